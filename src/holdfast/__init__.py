@@ -1,0 +1,55 @@
+"""Background processes for AI agents: start them, watch them, talk to them, be told when they end."""
+
+from ._client import Client, Process, Receipt
+from ._connect import Connector, connect
+from ._errors import (
+    BadDirectory,
+    BadRequest,
+    ConfigError,
+    ExitError,
+    HoldfastError,
+    KeeperError,
+    LimitReached,
+    NotExecutable,
+    NotFound,
+    NotRunning,
+    SpawnError,
+    StoreError,
+    Unavailable,
+    Unsupported,
+    WaitTimeout,
+)
+from ._model import Event, Exit, Record
+from ._output import Output
+from ._sync import SyncClient, SyncProcess
+from ._version import __version__
+
+__all__ = [
+    "BadDirectory",
+    "BadRequest",
+    "Client",
+    "ConfigError",
+    "Connector",
+    "Event",
+    "Exit",
+    "ExitError",
+    "HoldfastError",
+    "KeeperError",
+    "LimitReached",
+    "NotExecutable",
+    "NotFound",
+    "NotRunning",
+    "Output",
+    "Process",
+    "Receipt",
+    "Record",
+    "SpawnError",
+    "StoreError",
+    "SyncClient",
+    "SyncProcess",
+    "Unavailable",
+    "Unsupported",
+    "WaitTimeout",
+    "__version__",
+    "connect",
+]

@@ -1,0 +1,532 @@
+"""Client and Process: what a caller holds.
+
+Starting, writing, stopping and acknowledging go through the keeper. Everything that only looks
+(records, logs, events) is read straight from the home directory, and so works without a keeper.
+
+The functions are asynchronous but await nothing except the client's `Link`; `_sync` runs the very
+same ones without an event loop.
+"""
+
+from __future__ import annotations
+
+import binascii
+import os
+import time
+from dataclasses import dataclass, field
+
+from . import _environment, _start
+from ._config import UNSET, Config, load_config
+from ._cursors import load_cursor, save_cursor
+from ._errors import BadRequest, KeeperError, NotFound, StoreError, Unsupported, WaitTimeout, not_found
+from ._home import Home, check_session, is_handle, new_handle
+from ._model import DEFAULT_SESSION, Event, Exit, Record
+from ._outbox import end_event_id, read_events
+from ._output import Log, Output
+from ._store import Store
+from ._watch import Watch
+from ._wire import SEND_BYTES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+    from builtins import list as _List
+    from typing import Any, Literal
+
+    from ._link import Link
+
+_CHUNK = 65536
+_FOLLOW_CHUNK = 1 << 20
+# After each look a follower rests: reading at every write would slow the writer down.
+_FOLLOW_REST = 0.01
+_FOLLOW_QUIET = 1.0
+_POLL = 0.05
+
+
+@dataclass(slots=True)
+class Receipt:
+    """What a kill did: the record after it, and whatever would not go."""
+
+    record: Record
+    signalled: int = 0
+    forced: bool = False
+    survivors: list[int] = field(default_factory=list)
+    already_ended: bool = False
+
+    @classmethod
+    def of(cls, answer: dict[str, Any]) -> Receipt:
+        return cls(
+            record=Record.from_json(answer["record"]),
+            signalled=answer["signalled"],
+            forced=answer["forced"],
+            survivors=answer["survivors"],
+            already_ended=answer["already_ended"],
+        )
+
+
+class Client:
+    """A session's view of its processes. Made by `connect`, never directly.
+
+        async with holdfast.connect(session="release-42") as hf:
+            build = await hf.spawn("make -j8", label="build")
+            print((await build.wait()).describe())
+    """
+
+    def __init__(self, home: Home, link: Link, session: str | None, config: Config) -> None:
+        self.home = home
+        self.store = Store(home)
+        self.session = session
+        self.config = config
+        self._link = link
+        self._problems: list[StoreError] = []
+        # Ends that a wait has shown; the keeper hears of it a moment later.
+        self._delivered: set[str] = set()
+
+    def __repr__(self) -> str:
+        return f"<holdfast.{type(self).__name__} session={self.session!r} home={self.home.path!r}>"
+
+    # -- processes -----------------------------------------------------------------------------
+
+    async def spawn(
+        self,
+        command: str | list[str],
+        *,
+        cwd: str | os.PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        label: str = "",
+        group: str = "",
+        timeout: Any = UNSET,
+        grace: Any = UNSET,
+        stdin: bool = False,
+        stderr: Literal["merged", "separate"] = "merged",
+        keep: bool = False,
+        log_cap: Any = UNSET,
+        log_limit: Any = UNSET,
+        handle: str | None = None,
+    ) -> Process:
+        """Start a command in the background and return at once.
+
+            server = await hf.spawn("npm start", label="web", timeout=None)
+            report = await hf.spawn(["grep", "-r", needle, "."], cwd=project)
+
+        A string runs in bash (sh where there is none); a list runs as it is, without a shell.
+        `cwd` and environment are the caller's now; `env` adds to it. `timeout` is in seconds or like
+        ``"30m"``, None for no deadline; `grace` is what it gets between the polite signal and the
+        forced one. `keep` lets it outlive the session. `log_cap` bounds its log on disk (the oldest
+        output goes), `log_limit` stops it once it has written that much.
+
+        Raises NotExecutable, BadDirectory, LimitReached; nothing is left behind then.
+        """
+        if stderr not in ("merged", "separate"):
+            raise BadRequest(f"stderr is 'merged' or 'separate', not {stderr!r}")
+        for name, text in (("label", label), ("group", group)):
+            if not isinstance(text, str) or len(text) > 1000:
+                raise BadRequest(f"a {name} is text of at most 1000 characters")
+        if handle is not None and not is_handle(handle):
+            raise BadRequest("a handle is proc- and 16 to 64 small letters or digits")
+        choose = self.config.choose
+        answer = await self._link.call(
+            "spawn",
+            {
+                "handle": handle or new_handle(),
+                "command": command if isinstance(command, str) else list(command),
+                "argv": _environment.arguments(command, self.config["shell"]),
+                "cwd": _environment.working_directory(cwd),
+                "env": _environment.environment(env),
+                "umask": _environment.current_umask(),
+                "label": label,
+                "group": group,
+                "timeout": choose("timeout", timeout),
+                "grace": choose("grace", grace),
+                "stdin": stdin,
+                "stderr": stderr,
+                "keep": keep,
+                "log_cap": choose("log_cap", log_cap),
+                "log_limit": choose("log_limit", log_limit),
+                "retention": self.config["retention"],
+                "max_running": self.config["max_running"],
+                "max_finished": self.config["max_finished"],
+            },
+        )
+        return Process(self, Record.from_json(answer["record"]))
+
+    async def get(self, handle: str) -> Process:
+        """The process with exactly this handle; NotFound if this session has none."""
+        process = Process(self, self._load(handle))
+        self.store.look(handle)
+        return process
+
+    async def list(self) -> _List[Process]:
+        """Every process of this session, running or finished, oldest first."""
+        records, self._problems = self.store.scan()
+        return [Process(self, record) for record in records if self._sees(record)]
+
+    def problems(self) -> _List[StoreError]:
+        """A word about each record the last `list` could not read."""
+        return self._problems
+
+    async def stop_all(self, *, grace: Any = UNSET) -> _List[Receipt]:
+        """Stop every running process of this session, with everything they started."""
+        if not self._anything_running():
+            return []
+        answer = await self._link.call("stop_all", {"grace": self._grace(grace)})
+        return [Receipt.of(receipt) for receipt in answer["receipts"]]
+
+    def _anything_running(self) -> bool:
+        records, _ = self.store.scan()
+        return any(record.running and self._sees(record) for record in records)
+
+    def _grace(self, grace: object) -> float | None:
+        return None if grace is UNSET or grace is None else self.config.choose("grace", grace)
+
+    def _sees(self, record: Record) -> bool:
+        return self.session in (None, record.session)
+
+    def _load(self, handle: str) -> Record:
+        if not is_handle(handle):
+            raise not_found(str(handle))
+        record = self.store.load(handle)
+        if not self._sees(record):
+            raise not_found(handle)
+        return record
+
+    # -- events --------------------------------------------------------------------------------
+
+    async def events(
+        self, *, after: int = 0, follow: bool = False, acknowledged: bool = False
+    ) -> AsyncIterator[Event]:
+        """What this session has to be told, in order; each until it is acknowledged.
+
+            async for event in hf.events(follow=True):
+                inject(event.text)
+                await hf.acknowledge(event)
+
+        `after` leaves out events up to that number, `acknowledged` includes used ones, `follow`
+        goes on with new ones as they come.
+        """
+        seen: dict[str, int] = {}
+        watch: Watch | None = None
+        try:
+            while True:
+                if follow and watch is None:
+                    watch = self._watch_events()
+                elif watch is not None:
+                    watch.drain()
+                for event in self._pending(acknowledged):
+                    if event.seq > seen.get(event.session, after):
+                        seen[event.session] = event.seq
+                        yield event
+                if watch is None:
+                    return
+                sessions = self.session is None and len(self.home.session_names())
+                await self._link.readable(watch.fileno(), _POLL if watch.fileno() is None else 1.0)
+                if self.session is None and len(self.home.session_names()) != sessions:
+                    watch.close()
+                    watch = self._watch_events()
+        finally:
+            if watch is not None:
+                watch.close()
+
+    def _watch_events(self) -> Watch:
+        names = [self.session] if self.session is not None else self.home.session_names()
+        self.home.ensure()
+        return Watch([self.home.sessions, *(self.home.outbox(name) for name in names)])
+
+    def _pending(self, acknowledged: bool) -> _List[Event]:
+        names = [self.session] if self.session is not None else self.home.session_names()
+        events = [
+            event
+            for name in names
+            for event in read_events(self.home, name)
+            if acknowledged or not (event.acknowledged or event.id in self._delivered)
+        ]
+        if self.session is None:
+            events.sort(key=lambda event: (event.at, event.seq))
+        return events
+
+    async def acknowledge(self, *events: Event) -> None:
+        """Say that these events were used, so that nobody is told of them again."""
+        by_session: dict[str, list[str]] = {}
+        for event in events:
+            by_session.setdefault(event.session, []).append(event.id)
+        for session, ids in by_session.items():
+            if self.session not in (None, session):
+                raise BadRequest("an event of another session cannot be acknowledged here")
+            await self._link.call("acknowledge", {"session": session, "ids": ids})
+        for event in events:
+            event.acknowledged = True
+
+    async def _acknowledge_end(self, record: Record) -> None:
+        """A waiter that got the end needs no event for it; somebody else's waiter takes nothing."""
+        if record.session == (self.session or DEFAULT_SESSION):
+            event_id = end_event_id(record.handle)
+            self._delivered.add(event_id)
+            await self._link.post("acknowledge", {"session": record.session, "ids": [event_id]})
+
+    # -- the keeper ----------------------------------------------------------------------------
+
+    async def keeper_status(self) -> dict[str, Any]:
+        """What the keeper says of itself, or ``{"running": False}``; never starts one."""
+        if not self.home.exists():
+            return {"running": False}
+        probe = _start.try_connect(self.home)
+        if probe is None:
+            return {"running": False}
+        probe.close()
+        status: dict[str, Any] = await self._link.call("status", {})
+        status["memory_bytes"] = sum(_pss(status[half]) for half in ("guard", "worker"))
+        return status
+
+    async def keeper_stop(self, *, kill: bool = False) -> None:
+        """Stop the keeper; refused while it keeps something, unless that is to be killed."""
+        status = await self.keeper_status()
+        if not status["running"]:
+            return
+        if kill:
+            await self._link.call("stop_all", {"grace": None})
+        await self._link.call("quit", {})
+        if not _start.wait_until_gone(self.home):
+            raise KeeperError("the keeper said it would stop but is still there; see keeper.log")
+
+    async def keeper_restart(self) -> dict[str, Any]:
+        """Renew both halves of the keeper with the code on disk; running processes notice nothing."""
+        before = await self.keeper_status()
+        if not before["running"]:
+            return await self._link.call("status", {})  # type: ignore[no-any-return]
+        await self._link.call("restart", {"program": _start.keeper_program()})
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            status = await self._link.call("status", {})
+            if status["worker"] != before["worker"]:
+                return status  # type: ignore[no-any-return]
+            await self._link.readable(None, 0.01)
+        raise KeeperError("the keeper did not renew itself; see keeper.log")
+
+    async def close(self) -> None:
+        """Let go of the keeper. A session that is held is closed in good order by `connect`."""
+        await self._link.close()
+
+    async def end_session(self) -> _List[Receipt]:
+        """Close the session in good order: its processes stop, but for those spawned with `keep`."""
+        answer = await self._link.call("close", {})
+        return [Receipt.of(receipt) for receipt in answer["receipts"]]
+
+
+class Process:
+    """One background process, as one client sees it. From `spawn`, `get` or `list`."""
+
+    def __init__(self, client: Client, record: Record) -> None:
+        self._client = client
+        self.record = record
+        self._logs: dict[str, Log] = {}
+
+    @property
+    def handle(self) -> str:
+        return self.record.handle
+
+    def __repr__(self) -> str:
+        return f"<holdfast.Process {repr(self.record)[1:]}"
+
+    async def refresh(self) -> Record:
+        """Look again: the record as it stands now."""
+        self.record = self._client._load(self.handle)
+        self._client.store.look(self.handle)
+        return self.record
+
+    # -- output --------------------------------------------------------------------------------
+
+    def _log(self, stream: str) -> Log:
+        if stream not in ("stdout", "stderr"):
+            raise BadRequest(f"a stream is 'stdout' or 'stderr', not {stream!r}")
+        if stream == "stderr" and self.record.err_log is None:
+            raise Unsupported(
+                f"{self.handle} has its stderr in stdout's log; start it with stderr='separate'",
+                handle=self.handle,
+            )
+        log = self._logs.get(stream)
+        if log is None:
+            home = self._client.home
+            log = Log(home.log(self.handle, stream), home.head(self.handle, stream))
+            self._logs[stream] = log
+        return log
+
+    def _looked(self, output: Output) -> Output:
+        if not output.data and output.start == output.end:
+            self._client._load(self.handle)  # nothing there: perhaps because it was removed
+        self._client.store.look(self.handle)
+        return output
+
+    async def read(
+        self, *, reader: str = "default", limit: int = _CHUNK, stream: str = "stdout"
+    ) -> Output:
+        """What is new since this reader last read; the place is kept for the session.
+
+        Never ends inside a character or an escape code while the process may still finish it.
+        """
+        client, session = self._client, self.record.session
+        offset = load_cursor(client.home, session, reader, self.handle, stream)
+        record = client._load(self.handle)
+        output = self._log(stream).read(offset, limit, whole_characters=record.running)
+        if output.end != offset:
+            save_cursor(client.home, session, reader, self.handle, stream, output.end)
+        return self._looked(output)
+
+    async def read_at(
+        self, offset: int, limit: int = _CHUNK, *, stream: str = "stdout"
+    ) -> Output:
+        """Up to `limit` bytes from a byte offset."""
+        return self._looked(self._log(stream).read(offset, limit))
+
+    async def lines(self, first: int, count: int, *, stream: str = "stdout") -> Output:
+        """Lines by number, from 0, counted in what is kept of the log."""
+        return self._looked(self._log(stream).lines(first, count))
+
+    async def tail(self, n: int = 50, *, stream: str = "stdout") -> Output:
+        """The last `n` lines."""
+        return self._looked(self._log(stream).tail_lines(n))
+
+    async def tail_bytes(self, n: int, *, stream: str = "stdout") -> Output:
+        """The last `n` bytes."""
+        return self._looked(self._log(stream).tail_bytes(n))
+
+    async def follow(
+        self, *, offset: int | None = None, stream: str = "stdout"
+    ) -> AsyncIterator[Output]:
+        """Output as it comes, until the process has ended and all of it was read.
+
+        From `offset`, or from the beginning of what is kept.
+        """
+        client = self._client
+        log = self._log(stream)
+        position = log.begin() if offset is None else offset
+        home = client.home
+        paths = [log.path, home.exit(self.handle), home.meta(self.handle)]
+        with Watch(paths) as watch:
+            while True:
+                watch.drain()
+                # Looked up before the log is read: what an ended process wrote is all there.
+                running = self._still_running()
+                output = log.read(position, _FOLLOW_CHUNK, whole_characters=running)
+                if output.data or output.gap:
+                    position = output.end
+                    client.store.look(self.handle)
+                    yield output
+                    if output.more:
+                        continue
+                if not running:
+                    if not output.more:
+                        return
+                    continue
+                if watch.fileno() is None:
+                    await client._link.readable(None, _POLL)
+                    continue
+                await client._link.readable(watch.fileno(), _FOLLOW_QUIET)
+                if output.data:
+                    await client._link.readable(None, _FOLLOW_REST)
+
+    def _still_running(self) -> bool:
+        try:
+            self.record = self._client._load(self.handle)
+        except NotFound:
+            return False
+        return self.record.running
+
+    # -- input ---------------------------------------------------------------------------------
+
+    async def send(self, data: str | bytes, *, eof: bool = False, timeout: float = 5.0) -> int:
+        """Write to its stdin (and close it, with `eof`); returns how many bytes it took.
+
+        Fewer than given means that it did not read within `timeout` seconds; what was not taken was
+        not written, and `eof` then not done.
+        """
+        raw = data.encode("utf-8", "surrogateescape") if isinstance(data, str) else bytes(data)
+        self._client._load(self.handle)
+        total = 0
+        for start in range(0, max(len(raw), 1), SEND_BYTES):
+            piece = raw[start : start + SEND_BYTES]
+            last = start + SEND_BYTES >= len(raw)
+            answer = await self._client._link.call(
+                "send",
+                {
+                    "handle": self.handle,
+                    "data": binascii.b2a_base64(piece, newline=False).decode(),
+                    "token": os.urandom(8).hex(),
+                    "eof": eof and last,
+                    "timeout": timeout,
+                },
+            )
+            total += answer["written"]
+            if answer["written"] < len(piece):
+                break
+        return total
+
+    # -- the end -------------------------------------------------------------------------------
+
+    async def wait(self, timeout: float | None = None) -> Exit:
+        """Wait until it has ended, and say how. The completion then counts as delivered.
+
+        Raises WaitTimeout after `timeout` seconds; the process is untouched.
+        """
+        record = self._client._load(self.handle)
+        if record.running:
+            try:
+                answer = await self._client._link.call("wait", {"handle": self.handle}, timeout)
+            except WaitTimeout:
+                raise WaitTimeout(
+                    f"{self.handle} is still running after {timeout:g} s; wait again, read its "
+                    "output, or kill it",
+                    handle=self.handle,
+                ) from None
+            record = Record.from_json(answer["record"])
+        self.record = record
+        await self._client._acknowledge_end(record)
+        self._client.store.look(self.handle)
+        return Exit.of(record)
+
+    async def kill(self, *, signal: str | int = "TERM", grace: Any = UNSET) -> Receipt:
+        """Stop it with everything it started: politely, then, after the grace, by force.
+
+        ``signal="KILL"`` is at once. On a process that has ended it does nothing, and says so.
+        """
+        self._client._load(self.handle)
+        answer = await self._client._link.call(
+            "kill",
+            {"handle": self.handle, "signal": signal, "grace": self._client._grace(grace)},
+        )
+        receipt = Receipt.of(answer)
+        self.record = receipt.record
+        return receipt
+
+    async def signal(self, name: str | int) -> None:
+        """Send just this signal to the process group."""
+        self._client._load(self.handle)
+        await self._client._link.call("signal", {"handle": self.handle, "signal": name})
+
+    async def clear(self) -> None:
+        """Empty its log; offsets go on from where they were, and cursors stay valid."""
+        self._client._load(self.handle)
+        await self._client._link.call("clear", {"handle": self.handle})
+
+    async def remove(self) -> None:
+        """Delete all traces of it; a running process is stopped first."""
+        self._client._load(self.handle)
+        await self._client._link.call("remove", {"handle": self.handle})
+
+
+def _pss(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+            for line in file:
+                if line.startswith(b"Pss:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return 0
+
+
+def make_config(home: Home) -> Config:
+    home.exists()  # refuses a home that is not ours before anything in it is believed
+    return load_config(home)
+
+
+def checked_session(session: str | None) -> str | None:
+    return None if session is None else check_session(session)

@@ -1,0 +1,73 @@
+"""The text that tells an agent a process has ended."""
+
+from __future__ import annotations
+
+import re
+
+from ._model import duration_text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ._model import Event
+
+TAIL_CHARACTERS = 2000
+# Bytes of log kept in the outbox for the tail: 2000 characters of up to four bytes each.
+TAIL_BYTES = 8192
+
+# Control sequences: CSI, the string kinds (OSC, DCS, SOS, PM, APC) up to their terminator, and the
+# two- and three-byte escapes. A string that is never terminated swallows the rest of its line only.
+_CODES = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]"
+    r"|\x9b[0-?]*[ -/]*[@-~]"
+    r"|\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?"
+    r"|\x1b[ -/]*[0-~]"
+    r"|\x1b"
+)
+_CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+
+
+def clean_text(data: bytes) -> str:
+    """Decode output and take the terminal's codes out of it."""
+    text = data.decode("utf-8", "replace")
+    text = _CODES.sub("", text).replace("\r\n", "\n")
+    return _CONTROLS.sub("", text)
+
+
+def clean_tail(data: bytes, characters: int = TAIL_CHARACTERS) -> str:
+    """The last `characters` of cleaned output."""
+    text = clean_text(data)
+    if len(data) >= TAIL_BYTES and len(text) <= characters:
+        # The bytes were cut where they began, perhaps inside a character or a code: begin at a line.
+        text = text.partition("\n")[2] or text
+    return text[-characters:]
+
+
+def exit_code_text(event: Event) -> str:
+    if event.status == "lost":
+        return "unknown (lost)"
+    if event.signal is not None:
+        return f"signal {event.signal}"
+    return str(event.exit_code)
+
+
+def completion_text(event: Event) -> str:
+    if event.type == "gap":
+        return (
+            f"[Background Events Dropped]\n\n{event.dropped} older events of this session were "
+            "dropped because nobody read them; list the processes to see where they stand."
+        )
+    import shlex
+
+    command = event.command if isinstance(event.command, str) else shlex.join(event.command)
+    return (
+        "[Background Process Completed]\n"
+        "\n"
+        f"Handle: {event.handle}\n"
+        f"Label: {event.label or '-'}\n"
+        f"Command: {command}\n"
+        f"Exit code: {exit_code_text(event)}\n"
+        f"Duration: {duration_text(event.duration_seconds)}\n"
+        "\n"
+        f"Output (last {TAIL_CHARACTERS} chars):\n"
+        f"{clean_tail(event.tail)}"
+    )

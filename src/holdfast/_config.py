@@ -1,0 +1,172 @@
+"""Defaults from ``config.toml`` in the home and from ``HOLDFAST_*``: argument, environment, file.
+
+Settings are resolved by the caller and travel with each request, so that the environment of
+whoever happened to start the keeper decides nothing for anybody else.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+
+from ._errors import BadRequest, ConfigError
+from ._home import Home, read_private
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?")
+_UNITS = {"ms": 0.001, "s": 1.0, None: 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b)?", re.IGNORECASE)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+def parse_duration(value: object) -> float:
+    """``90``, ``"90s"``, ``"1h30m"``, ``"500ms"``: seconds."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if not math.isfinite(value) or value < 0:
+            raise ValueError("must be a number of seconds, not negative")
+        return float(value)
+    if isinstance(value, str):
+        text = value.strip().lower().replace(" ", "")
+        parts = _DURATION.findall(text)
+        if parts and "".join(number + unit for number, unit in parts) == text:
+            if len(parts) == 1 or all(unit for _, unit in parts):
+                return sum(float(number) * _UNITS[unit or None] for number, unit in parts)
+    raise ValueError("must be a duration like 90s, 30m or 1h30m")
+
+
+def parse_timeout(value: object) -> float | None:
+    """A duration; 0 and ``"none"`` mean no deadline."""
+    if value is None or (isinstance(value, str) and value.strip().lower() == "none"):
+        return None
+    return parse_duration(value) or None
+
+
+def parse_size(value: object) -> int:
+    """``1048576``, ``"64KiB"``, ``"1G"``: bytes, counted in powers of 1024."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    if isinstance(value, str) and (match := _SIZE.fullmatch(value.strip())):
+        return int(float(match[1]) * 1024 ** _POWERS[match[2].lower()])
+    raise ValueError("must be a size like 64KiB, 256MiB or 1GiB")
+
+
+def _optional_size(value: object) -> int | None:
+    if value is None or (isinstance(value, str) and value.strip().lower() == "none"):
+        return None
+    return parse_size(value) or None
+
+
+def _log_cap(value: object) -> int:
+    size = parse_size(value)
+    if size < 1 << 20:
+        raise ValueError("must be at least 1MiB")
+    return size
+
+
+def _count(value: object) -> int:
+    if isinstance(value, str) and value.strip().isdigit():
+        value = int(value)
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return value
+    raise ValueError("must be a whole number above 0")
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str) and "\0" not in value:
+        return value
+    raise ValueError("must be text")
+
+
+# key: (parser, default). The environment variable is HOLDFAST_ and the key in capitals.
+SETTINGS: dict[str, tuple[Callable[[object], Any], Any]] = {
+    "timeout": (parse_timeout, 1800.0),
+    "grace": (parse_duration, 5.0),
+    "lease_grace": (parse_duration, 1800.0),
+    "retention": (parse_duration, 1800.0),
+    "max_running": (_count, 20),
+    "max_finished": (_count, 100),
+    "log_cap": (_log_cap, 256 << 20),
+    "log_limit": (_optional_size, None),
+    "shell": (_text, ""),
+    "keeper_idle": (parse_duration, 60.0),
+}
+UNSET: Any = object()
+
+
+class Config:
+    """The settings in force for one caller."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self._values = values
+
+    def __getitem__(self, key: str) -> Any:
+        return self._values[key]
+
+    def choose(self, key: str, argument: object) -> Any:
+        """The argument if one was given (checked), else the setting."""
+        if argument is UNSET:
+            return self._values[key]
+        try:
+            return SETTINGS[key][0](argument)
+        except ValueError as error:
+            raise BadRequest(f"{key} {error}, not {argument!r}") from None
+
+    def __repr__(self) -> str:
+        return f"Config({', '.join(f'{key}={value!r}' for key, value in self._values.items())})"
+
+
+def load_config(home: Home, environ: Mapping[str, str] | None = None) -> Config:
+    """Read file and environment; a bad value raises `ConfigError` naming key and line."""
+    values = {key: default for key, (_, default) in SETTINGS.items()}
+    values.update(_from_file(home.config))
+    source = os.environ if environ is None else environ
+    for key, (parse, _) in SETTINGS.items():
+        name = "HOLDFAST_" + key.upper()
+        text = source.get(name)
+        if text:
+            try:
+                values[key] = parse(text)
+            except ValueError as error:
+                raise ConfigError(f"{name} {error}, not {text!r}") from None
+    return Config(values)
+
+
+def _from_file(path: str) -> dict[str, Any]:
+    try:
+        raw = read_private(path)
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    import tomllib
+
+    try:
+        text = raw.decode()
+        table = tomllib.loads(text)
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from None
+    values = {}
+    for key, value in table.items():
+        where = f"{path}, line {_line_of(text, key)}"
+        if key not in SETTINGS:
+            raise ConfigError(f"{where}: no setting {key!r}; there are {', '.join(SETTINGS)}")
+        try:
+            values[key] = SETTINGS[key][0](value)
+        except ValueError as error:
+            raise ConfigError(f"{where}: {key} {error}, not {value!r}") from None
+    return values
+
+
+def _line_of(text: str, key: str) -> int:
+    pattern = re.compile(rf"""\s*\[*\s*["']?{re.escape(key)}\b""")
+    for number, line in enumerate(text.splitlines(), 1):
+        if pattern.match(line):
+            return number
+    return 1

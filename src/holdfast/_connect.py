@@ -1,0 +1,97 @@
+"""`connect`: hold a session for as long as a block runs, and close it in good order after."""
+
+from __future__ import annotations
+
+from ._client import Client, checked_session, make_config
+from ._config import UNSET
+from ._farewell import remember, settle
+from ._home import Home, new_session
+from ._link import BlockingLink, Greeting, run
+from ._sync import SyncClient
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import os
+    from types import TracebackType
+    from typing import Any
+
+
+class Connector:
+    """What `connect` returns: enter it with ``async with`` for asyncio, with ``with`` without."""
+
+    def __init__(self, home: Home, session: str, lease_grace: Any) -> None:
+        self._home = home
+        self._session = session
+        self._lease_grace = lease_grace
+        self._client: Client | None = None
+
+    def __repr__(self) -> str:
+        return f"<holdfast.connect session={self._session!r} home={self._home.path!r}>"
+
+    async def __aenter__(self) -> Client:
+        from ._link_asyncio import AsyncioLink
+
+        client = self._open(AsyncioLink)
+        await client._link.call("status", {})  # the lease is held from here on
+        return client
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._client is not None
+        try:
+            await self._client.end_session()
+            settle(self._client)
+        finally:
+            await self._client.close()
+
+    def __enter__(self) -> SyncClient:
+        client = self._open(BlockingLink)
+        run(client._link.call("status", {}))
+        return SyncClient(client)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._client is not None
+        try:
+            run(self._client.end_session())
+            settle(self._client)
+        finally:
+            run(self._client.close())
+
+    def _open(self, link: Any) -> Client:
+        if self._client is not None:
+            raise RuntimeError("connect() is entered once; call it again for another client")
+        config = make_config(self._home)
+        greeting = Greeting(self._session, config.choose("lease_grace", self._lease_grace))
+        idle = config["keeper_idle"]
+        self._client = Client(self._home, link(self._home, greeting, idle), self._session, config)
+        remember(self._client, greeting)
+        return self._client
+
+
+def connect(
+    session: str | None = None,
+    *,
+    home: str | os.PathLike[str] | None = None,
+    lease_grace: Any = UNSET,
+) -> Connector:
+    """Hold a session: start, see and stop its processes.
+
+        async with holdfast.connect(session="release-42") as hf:
+            ...
+
+    Leaving the block stops the session's processes (not those spawned with ``keep=True``). If this
+    program dies instead, they go on for `lease_grace` (30 minutes by default, 0 for not at all), in
+    which a client that connects with the same session finds everything again. Without a name the
+    session is a new one of its own.
+    """
+    chosen = checked_session(session) or new_session()
+    return Connector(Home.locate(home), chosen, lease_grace)

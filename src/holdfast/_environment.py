@@ -1,0 +1,98 @@
+"""What a command is run with: its shell, its environment, its umask; all of the caller's, at the call."""
+
+from __future__ import annotations
+
+import os
+
+from ._errors import BadDirectory, BadRequest, NotExecutable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# A background process has nobody in front of it: no pager that waits for a key, no colours in the
+# log. FORCE_COLOR=0 turns colours off in most programs but on in Python's, which look only for it
+# being set; PYTHON_COLORS and PY_COLORS (pytest) come before it there.
+NOT_INTERACTIVE = {
+    "TERM": "dumb",
+    "PAGER": "cat",
+    "GIT_PAGER": "cat",
+    "GH_PAGER": "cat",
+    "MANPAGER": "cat",
+    "SYSTEMD_PAGER": "cat",
+    "FORCE_COLOR": "0",
+    "PYTHON_COLORS": "0",
+    "PY_COLORS": "0",
+    "CLICOLOR": "0",
+}
+_DROPPED = ("COLORTERM", "CLICOLOR_FORCE")
+_BASH = ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash", "/opt/homebrew/bin/bash")
+
+
+def environment(extra: Mapping[str, str] | None) -> dict[str, str]:
+    """The caller's environment, made non-interactive, with `extra` on top."""
+    env = dict(os.environ)
+    for name in _DROPPED:
+        env.pop(name, None)
+    env.update(NOT_INTERACTIVE)
+    for name, value in (extra or {}).items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise BadRequest(f"environment names and values are text, not {name!r}: {type(value)}")
+        if not name or "=" in name or "\0" in name + value:
+            raise BadRequest(f"{name!r} cannot be an environment variable; no = and no NUL in it")
+        env[name] = value
+    return env
+
+
+def arguments(command: str | list[str], shell: str) -> list[str]:
+    """The argv for a command: a list as it is, a string through bash where there is one."""
+    if isinstance(command, str):
+        if not command.strip():
+            raise BadRequest("the command is empty; give something to run")
+        if "\0" in command:
+            raise BadRequest("the command contains a NUL byte, which no program can be given")
+        return [shell or default_shell(), "-c", command]
+    if not isinstance(command, (list, tuple)) or not command:
+        raise BadRequest("a command is a string for the shell or a non-empty list of arguments")
+    for argument in command:
+        if not isinstance(argument, str):
+            raise BadRequest(f"every argument is text, not {argument!r}")
+        if "\0" in argument:
+            raise BadRequest("an argument contains a NUL byte, which no program can be given")
+    return list(command)
+
+
+def default_shell() -> str:
+    for path in _BASH:
+        if os.access(path, os.X_OK):
+            return path
+    if os.access("/bin/sh", os.X_OK):
+        return "/bin/sh"
+    raise NotExecutable("there is neither bash nor sh here; give the command as a list", missing=True)
+
+
+def working_directory(cwd: str | os.PathLike[str] | None) -> str:
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:
+        if cwd is None or not os.path.isabs(cwd):
+            raise BadDirectory("the current directory was removed; give a cwd that exists") from None
+        here = "/"
+    path = here if cwd is None else os.path.join(here, os.fspath(cwd))
+    if "\0" in path:
+        raise BadDirectory("the working directory contains a NUL byte; give one that exists")
+    return path
+
+
+def current_umask() -> int:
+    try:
+        with open("/proc/self/status", "rb") as file:
+            for line in file:
+                if line.startswith(b"Umask:"):
+                    return int(line.split()[1], 8)
+    except OSError:
+        pass
+    # Not atomic, and so the second choice: for a moment other threads see the strict one.
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

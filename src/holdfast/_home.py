@@ -1,0 +1,251 @@
+"""The home directory: where everything is, and who may touch it.
+
+    keeper.sock  keeper.lock  keeper.log  config.toml
+    processes/<handle>.meta.json   the record
+    processes/<handle>.log         raw output (and .err.log where stderr was asked for separately)
+    processes/<handle>.out         the FIFO of a running process (and .err.out)
+    processes/<handle>.exit        how it ended, preallocated and written in place
+    processes/<handle>.head        where the log begins, once its head was freed (and .err.head)
+    sessions/<session>/            outbox.jsonl, lease.json, cursors/
+
+Directories are 0700 and files 0600 whatever the umask. A home that is a symlink, or somebody
+else's, is refused: whoever owns it could read every log and speak to the keeper.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from _thread import get_ident
+
+from ._errors import BadRequest, StoreError
+
+_ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
+_HANDLE_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789")
+_PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.")
+_SESSION_BYTES = 80
+
+
+def new_handle() -> str:
+    return "proc-" + "".join(_ALPHABET[byte & 31] for byte in os.urandom(16))
+
+
+def new_session() -> str:
+    return "session-" + "".join(_ALPHABET[byte & 31] for byte in os.urandom(16))
+
+
+def is_handle(handle: object) -> bool:
+    """True for what could be a handle; nothing else ever becomes part of a path."""
+    return (
+        isinstance(handle, str)
+        and 21 <= len(handle) <= 69
+        and handle.startswith("proc-")
+        and _HANDLE_CHARACTERS.issuperset(handle[5:])
+    )
+
+
+def check_session(session: object) -> str:
+    if not isinstance(session, str) or not session:
+        raise BadRequest("a session is a non-empty string; leave it out for the default")
+    if len(session.encode("utf-8", "surrogatepass")) > _SESSION_BYTES:
+        raise BadRequest(f"a session's name has at most {_SESSION_BYTES} bytes; choose a shorter one")
+    if not session.isprintable():
+        raise BadRequest("a session's name must be printable; choose another one")
+    return session
+
+
+def file_name(text: str) -> str:
+    """Any short text as one safe path component, different texts as different ones."""
+    safe = "".join(c if c in _PLAIN else "".join(f"%{b:02X}" for b in c.encode()) for c in text)
+    return "%2E" + safe[1:] if safe.startswith(".") else safe
+
+
+def text_of_file_name(name: str) -> str:
+    head, *rest = name.split("%")
+    raw = head.encode()
+    for part in rest:
+        raw += bytes([int(part[:2], 16)]) + part[2:].encode()
+    return raw.decode()
+
+
+class Home:
+    """The paths of one home directory."""
+
+    __slots__ = ("path", "processes", "sessions", "_dirfd")
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.processes = path + "/processes"
+        self.sessions = path + "/sessions"
+        self._dirfd: int | None = None
+
+    @classmethod
+    def locate(cls, path: str | os.PathLike[str] | None = None) -> Home:
+        """The home an argument, ``HOLDFAST_HOME`` or the platform's state directory names."""
+        chosen = os.fspath(path) if path is not None else os.environ.get("HOLDFAST_HOME")
+        if not chosen:
+            from platformdirs import user_state_dir
+
+            chosen = user_state_dir("holdfast", appauthor=False)
+        if "\0" in chosen:
+            raise StoreError("the home's path contains a NUL byte; set HOLDFAST_HOME to another one")
+        return cls(os.path.abspath(chosen))
+
+    # -- paths ---------------------------------------------------------------------------------
+
+    @property
+    def socket(self) -> str:
+        return self.path + "/keeper.sock"
+
+    @property
+    def lock(self) -> str:
+        return self.path + "/keeper.lock"
+
+    @property
+    def keeper_log(self) -> str:
+        return self.path + "/keeper.log"
+
+    @property
+    def config(self) -> str:
+        return self.path + "/config.toml"
+
+    def meta(self, handle: str) -> str:
+        return f"{self.processes}/{handle}.meta.json"
+
+    def exit(self, handle: str) -> str:
+        return f"{self.processes}/{handle}.exit"
+
+    def log(self, handle: str, stream: str = "stdout") -> str:
+        return f"{self.processes}/{handle}{'.err' if stream == 'stderr' else ''}.log"
+
+    def fifo(self, handle: str, stream: str = "stdout") -> str:
+        return f"{self.processes}/{handle}{'.err' if stream == 'stderr' else ''}.out"
+
+    def head(self, handle: str, stream: str = "stdout") -> str:
+        return f"{self.processes}/{handle}{'.err' if stream == 'stderr' else ''}.head"
+
+    def session(self, session: str) -> str:
+        return f"{self.sessions}/{file_name(session)}"
+
+    def outbox(self, session: str) -> str:
+        return self.session(session) + "/outbox.jsonl"
+
+    def session_names(self) -> list[str]:
+        try:
+            return sorted(text_of_file_name(name) for name in os.listdir(self.sessions))
+        except FileNotFoundError:
+            return []
+
+    def socket_address(self) -> str:
+        """An address for bind and connect that fits the kernel's 108 bytes however deep the home."""
+        if len(os.fsencode(self.socket)) <= 100:
+            return self.socket
+        if self._dirfd is None:
+            self._dirfd = os.open(self.path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        return f"/proc/self/fd/{self._dirfd}/keeper.sock"
+
+    # -- permissions ---------------------------------------------------------------------------
+
+    def ensure(self) -> Home:
+        """Make the directories where they are missing and refuse them where they are not ours."""
+        created = not os.path.lexists(self.path)
+        if created:
+            try:
+                os.makedirs(os.path.dirname(self.path), mode=0o755, exist_ok=True)
+                os.mkdir(self.path, 0o700)
+                os.chmod(self.path, 0o700)
+            except FileExistsError:
+                pass
+            except OSError as error:
+                raise StoreError(
+                    f"cannot make the home {self.path}: {error.strerror}; set HOLDFAST_HOME to a "
+                    "directory you can write"
+                ) from error
+        self._check_directory(self.path)
+        for path in (self.processes, self.sessions):
+            make_private_directory(path)
+            self._check_directory(path)
+        return self
+
+    def exists(self) -> bool:
+        """True when there is a home to read; refuses one that is not ours."""
+        if not os.path.lexists(self.path):
+            return False
+        self._check_directory(self.path)
+        for path in (self.processes, self.sessions):
+            if not os.path.lexists(path):
+                return False
+            self._check_directory(path)
+        return True
+
+    def _check_directory(self, path: str) -> None:
+        info = os.lstat(path)
+        if stat.S_ISLNK(info.st_mode):
+            raise StoreError(f"{path} is a symlink; set HOLDFAST_HOME to the directory itself")
+        if not stat.S_ISDIR(info.st_mode):
+            raise StoreError(f"{path} is not a directory; set HOLDFAST_HOME to one")
+        if info.st_uid != os.geteuid():
+            raise StoreError(
+                f"{path} belongs to uid {info.st_uid}, not to you; set HOLDFAST_HOME to your own"
+            )
+        if info.st_mode & 0o077:
+            # Ours, but open to others: close it, unless it is plainly somebody's other directory.
+            if path == self.path and not self._looks_like_home():
+                raise StoreError(
+                    f"{path} holds other files and is open to others; set HOLDFAST_HOME to a "
+                    "directory of its own, or chmod it to 0700"
+                )
+            os.chmod(path, 0o700)
+
+    def _looks_like_home(self) -> bool:
+        ours = {"keeper.sock", "keeper.lock", "keeper.log", "config.toml", "processes", "sessions"}
+        return ours.issuperset(os.listdir(self.path))
+
+
+def make_private_directory(path: str) -> None:
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        return
+    os.chmod(path, 0o700)
+
+
+def open_private(path: str, flags: int, mode: int = 0o600) -> int:
+    """Open a file of the home: never through a symlink, never somebody else's."""
+    fd = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    if os.fstat(fd).st_uid != os.geteuid():
+        os.close(fd)
+        raise StoreError(f"{path} belongs to somebody else; remove it or set another HOLDFAST_HOME")
+    return fd
+
+
+def read_private(path: str) -> bytes:
+    fd = open_private(path, os.O_RDONLY)
+    try:
+        parts = []
+        while part := os.read(fd, 1 << 20):
+            parts.append(part)
+        return b"".join(parts)
+    finally:
+        os.close(fd)
+
+
+def replace_private(path: str, data: bytes) -> None:
+    """Write a whole file beside `path`, then rename it over: readers see the old or the new one."""
+    temporary = f"{path}.{os.getpid()}.{get_ident()}.tmp"
+    fd = open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        try:
+            write_all(fd, data)
+        finally:
+            os.close(fd)
+        os.rename(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]

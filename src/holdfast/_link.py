@@ -1,0 +1,241 @@
+"""A client's line to the keeper, once for plain programs and once for asyncio.
+
+The client is written once, in ``async`` functions that await nothing but a `Link`. Over `AsyncioLink`
+they are ordinary coroutines. Over `BlockingLink` every await returns at once because the work was
+done blocking, so `run` can drive the same coroutine to its end without any event loop.
+
+Both reconnect and ask again when the keeper goes away in the middle of a request: every request may
+be repeated (see `_wire`).
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import time
+
+from . import _kernel, _start, _wire
+from ._errors import KeeperError, WaitTimeout, from_wire
+from ._home import Home
+from ._version import __version__
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from typing import Any, Protocol, TypeVar
+
+    T = TypeVar("T")
+
+    class Link(Protocol):
+        async def call(self, verb: str, args: dict[str, Any], timeout: float | None = None) -> Any:
+            """Ask the keeper; raises `WaitTimeout` after `timeout` seconds."""
+
+        async def post(self, verb: str, args: dict[str, Any]) -> None:
+            """Ask without waiting for the answer; made sure of at the next call, or at close."""
+
+        async def readable(self, fd: int | None, timeout: float) -> None:
+            """Wait until a descriptor is readable (None: never) or the time is over."""
+
+        async def close(self) -> None: ...
+
+
+# How long a request is tried again while the keeper goes away under it.
+_PATIENCE = 20.0
+
+
+class Greeting:
+    """Who we are, said at the beginning of every connection."""
+
+    __slots__ = ("client", "session", "grace")
+
+    def __init__(self, session: str | None, grace: float | None) -> None:
+        self.client = os.urandom(8).hex()
+        self.session = session
+        self.grace = grace  # None: no lease
+
+    def message(self) -> bytes:
+        return _wire.encode(
+            {
+                "hello": _wire.PROTOCOL,
+                "version": __version__,
+                "client": self.client,
+                "session": self.session,
+                "lease": None if self.grace is None else {"grace": self.grace},
+                "machine": _kernel.machine(),
+            }
+        )
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Drive a coroutine that never suspends."""
+    try:
+        coroutine.send(None)
+    except StopIteration as finished:
+        result: T = finished.value
+        return result
+    coroutine.close()
+    raise RuntimeError("a blocking client awaited something that blocks elsewhere")
+
+
+def _result(answer: dict[str, Any]) -> Any:
+    if "error" in answer:
+        raise from_wire(answer["error"])
+    return answer["ok"]
+
+
+class _Gone(Exception):
+    """The connection ended before the answer came."""
+
+
+class _Wire:
+    """One blocking connection, used for one request at a time."""
+
+    __slots__ = ("_socket", "_decoder", "_greeting", "_greeted", "_next", "posted")
+
+    def __init__(self, end: socket.socket, greeting: bytes) -> None:
+        self._socket = end
+        self._decoder = _wire.Decoder()
+        self._greeting = greeting
+        self._greeted = False
+        self._next = 1
+        self.posted: dict[int, tuple[str, dict[str, Any]]] = {}
+
+    def send(self, verb: str, args: dict[str, Any]) -> int:
+        number = self._next
+        self._next += 1
+        data = _wire.encode({"id": number, "verb": verb, **args})
+        if self._greeting:
+            data, self._greeting = self._greeting + data, b""
+        try:
+            self._socket.sendall(data)
+        except OSError as error:
+            raise _Gone from error
+        return number
+
+    def receive(self, number: int, deadline: float | None) -> dict[str, Any]:
+        while True:
+            try:
+                if deadline is not None:
+                    self._socket.settimeout(max(0.0, deadline - time.monotonic()) or 1e-6)
+                data = self._socket.recv(1 << 18)
+            except TimeoutError:
+                self._socket.settimeout(None)
+                self._cancel(number)
+                raise
+            except OSError as error:
+                raise _Gone from error
+            if not data:
+                raise _Gone
+            found = None
+            for message in self._decoder.feed(data):
+                if not self._greeted:
+                    _wire.check_greeting(message, __version__)
+                    self._greeted = True
+                elif message.get("id") == number:
+                    found = message
+                else:
+                    self.posted.pop(message.get("id", 0), None)
+            if found is not None:
+                if deadline is not None:
+                    self._socket.settimeout(None)
+                return found
+
+    def _cancel(self, number: int) -> None:
+        try:
+            self._socket.sendall(_wire.encode({"cancel": number}))
+        except OSError:
+            return
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class BlockingLink:
+    """A small pool of connections: as many as there are threads asking at once."""
+
+    def __init__(self, home: Home, greeting: Greeting, idle: float, *, start: bool = True) -> None:
+        self._home = home
+        self._greeting = greeting
+        self._idle = idle
+        self._start = start
+        self._free: list[_Wire] = []
+        self._pid = os.getpid()
+
+    def _take(self) -> _Wire:
+        if os.getpid() != self._pid:  # forked: those connections are our parent's
+            self._free, self._pid = [], os.getpid()
+        try:
+            return self._free.pop()
+        except IndexError:
+            pass
+        if self._start:
+            end = _start.connect(self._home, self._idle)
+        else:
+            found = _start.try_connect(self._home)
+            if found is None:
+                raise KeeperError("no keeper is running; any command that needs one starts it")
+            end = found
+        return _Wire(end, self._greeting.message())
+
+    async def call(self, verb: str, args: dict[str, Any], timeout: float | None = None) -> Any:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        give_up = time.monotonic() + _PATIENCE
+        while True:
+            asked = time.monotonic()
+            wire = self._take()
+            try:
+                answer = wire.receive(wire.send(verb, args), deadline)
+            except _Gone:
+                wire.close()
+                # A long wait may see several keepers go; what must not happen is a busy circle.
+                if asked > give_up and time.monotonic() - asked < 1:
+                    raise KeeperError("the keeper keeps going away; see keeper.log") from None
+                for posted in wire.posted.values():
+                    await self.call(*posted)
+                time.sleep(0.002)
+                continue
+            except TimeoutError:
+                self._free.append(wire)
+                raise WaitTimeout(f"no answer within {timeout:g} s") from None
+            except BaseException:
+                wire.close()
+                raise
+            self._free.append(wire)
+            return _result(answer)
+
+    async def post(self, verb: str, args: dict[str, Any]) -> None:
+        wire = self._take()
+        try:
+            wire.posted[wire.send(verb, args)] = (verb, args)
+        except _Gone:
+            wire.close()
+            await self.call(verb, args)
+            return
+        self._free.append(wire)
+
+    async def readable(self, fd: int | None, timeout: float) -> None:
+        if fd is None:
+            time.sleep(timeout)
+            return
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        poll.poll(int(timeout * 1000) + 1)
+
+    async def close(self) -> None:
+        free, self._free = self._free, []
+        for wire in free:
+            while wire.posted:
+                # The answers are on their way; a keeper that just went is asked again.
+                lost = dict(wire.posted)
+                try:
+                    wire.receive(-1, time.monotonic() + 0.001)
+                except (TimeoutError, _Gone) as error:
+                    if isinstance(error, _Gone) or wire.posted == lost:
+                        for verb, args in wire.posted.values():
+                            await self.call(verb, args)
+                        break
+            wire.close()
+        free, self._free = self._free, []
+        for wire in free:
+            wire.close()

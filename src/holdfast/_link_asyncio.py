@@ -1,0 +1,167 @@
+"""The line to the keeper for asyncio: one connection, any number of requests at once on it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import time
+from typing import Any
+
+from . import _start, _wire
+from ._errors import HoldfastError, KeeperError, WaitTimeout
+from ._home import Home
+from ._link import _PATIENCE, Greeting, _Gone, _result
+from ._version import __version__
+
+
+class _Protocol(asyncio.Protocol):
+    """Answers matched to the futures that wait for them."""
+
+    def __init__(self, greeting: bytes) -> None:
+        self._greeting = greeting
+        self._decoder = _wire.Decoder()
+        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._next = 1
+        self._greeted = False
+        self._error: HoldfastError | None = None
+        self._transport: asyncio.WriteTransport | None = None
+
+    @property
+    def alive(self) -> bool:
+        return self._transport is not None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
+        self._transport = transport
+        transport.write(self._greeting)
+
+    def data_received(self, data: bytes) -> None:
+        for message in self._decoder.feed(data):
+            if not self._greeted:
+                try:
+                    _wire.check_greeting(message, __version__)
+                except HoldfastError as error:
+                    self._error = error
+                    self.close()
+                    return
+                self._greeted = True
+                continue
+            future = self._waiting.pop(message.get("id", 0), None)
+            if future is not None and not future.done():
+                future.set_result(message)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        waiting, self._waiting = self._waiting, {}
+        for future in waiting.values():
+            if not future.done():
+                future.set_exception(self._error or _Gone())
+
+    async def ask(self, verb: str, args: dict[str, Any]) -> dict[str, Any]:
+        if self._transport is None:
+            raise self._error or _Gone()
+        number = self._next
+        self._next += 1
+        future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = future
+        self._transport.write(_wire.encode({"id": number, "verb": verb, **args}))
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self._waiting.pop(number, None)
+            if self._transport is not None:
+                self._transport.write(_wire.encode({"cancel": number}))
+            raise
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+
+class AsyncioLink:
+    def __init__(self, home: Home, greeting: Greeting, idle: float, *, start: bool = True) -> None:
+        self._home = home
+        self._greeting = greeting
+        self._idle = idle
+        self._start = start
+        self._protocol: _Protocol | None = None
+        self._connecting = asyncio.Lock()
+        self._posted: set[asyncio.Task[Any]] = set()
+        self._pid = os.getpid()
+
+    async def _connected(self) -> _Protocol:
+        if self._protocol is not None and self._protocol.alive and self._pid == os.getpid():
+            return self._protocol
+        async with self._connecting:
+            if self._protocol is not None and self._protocol.alive and self._pid == os.getpid():
+                return self._protocol
+            end = await self._open()
+            end.setblocking(False)
+            loop = asyncio.get_running_loop()
+            _, protocol = await loop.create_unix_connection(
+                lambda: _Protocol(self._greeting.message()), sock=end
+            )
+            self._protocol, self._pid = protocol, os.getpid()
+            return protocol
+
+    async def _open(self) -> socket.socket:
+        end = _start.try_connect(self._home) if self._home.exists() else None
+        if end is not None:
+            return end
+        if not self._start:
+            raise KeeperError("no keeper is running; any call that needs one starts it")
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(None, _start.connect, self._home, self._idle)
+
+    async def call(self, verb: str, args: dict[str, Any], timeout: float | None = None) -> Any:
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._call(verb, args)
+        except TimeoutError:
+            raise WaitTimeout(f"no answer within {timeout:g} s") from None
+
+    async def _call(self, verb: str, args: dict[str, Any]) -> Any:
+        give_up = time.monotonic() + _PATIENCE
+        while True:
+            asked = time.monotonic()
+            try:
+                protocol = await self._connected()
+                return _result(await protocol.ask(verb, args))
+            except _Gone:
+                # A long wait may see several keepers go; what must not happen is a busy circle.
+                if asked > give_up and time.monotonic() - asked < 1:
+                    raise KeeperError("the keeper keeps going away; see keeper.log") from None
+                await asyncio.sleep(0.002)
+
+    async def post(self, verb: str, args: dict[str, Any]) -> None:
+        task = asyncio.get_running_loop().create_task(self._post(verb, args))
+        self._posted.add(task)
+        task.add_done_callback(self._posted.discard)
+
+    async def _post(self, verb: str, args: dict[str, Any]) -> None:
+        with contextlib.suppress(HoldfastError):  # nobody is left to be told
+            await self._call(verb, args)
+
+    async def readable(self, fd: int | None, timeout: float) -> None:
+        if fd is None:
+            await asyncio.sleep(timeout)
+            return
+        loop = asyncio.get_running_loop()
+        ready = asyncio.Event()
+        loop.add_reader(fd, ready.set)
+        try:
+            async with asyncio.timeout(timeout):
+                await ready.wait()
+        except TimeoutError:
+            pass
+        finally:
+            loop.remove_reader(fd)
+
+    async def close(self) -> None:
+        if self._posted:
+            await asyncio.gather(*self._posted, return_exceptions=True)
+        if self._protocol is not None:
+            self._protocol.close()
+            self._protocol = None

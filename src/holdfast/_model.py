@@ -1,0 +1,398 @@
+"""Plain data: what a process is, how it ended, and what the session is told. No input or output here.
+
+A record's life:
+
+    running ──► completed   reason exited, code 0
+            ──► failed      reason exited (another code), signal, out_of_memory
+            ──► killed      reason killed, lease_ended, log_limit
+            ──► timed_out   reason timeout
+            ──► lost        reason lost: nobody can know how it ended
+
+`Record.end` is the only way out of ``running``. It is a pure function of the record and the exit
+note, so that the keeper, a keeper started later and a client that finds only the files on disk all
+arrive at the same end.
+"""
+
+from __future__ import annotations
+
+import signal as _signal
+import time
+from dataclasses import dataclass, field, fields
+
+from ._errors import ExitError, StoreError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Literal
+
+    Status = Literal["running", "completed", "failed", "killed", "timed_out", "lost"]
+    Reason = Literal[
+        "exited",
+        "signal",
+        "killed",
+        "timeout",
+        "lease_ended",
+        "log_limit",
+        "out_of_memory",
+        "lost",
+    ]
+    EndedBy = Literal["itself", "caller", "keeper", "kernel", "outside", "unknown"]
+
+RECORD_VERSION = 1
+DEFAULT_SESSION = "default"
+
+# The reasons a keeper can have for stopping a process: the status each leads to, and who caused it.
+STOPS: dict[str, tuple[Status, Reason, EndedBy]] = {
+    "killed": ("killed", "killed", "caller"),
+    "timeout": ("timed_out", "timeout", "keeper"),
+    "lease_ended": ("killed", "lease_ended", "keeper"),
+    "log_limit": ("killed", "log_limit", "keeper"),
+}
+
+# Signals a program brings on itself; any other one came from somebody else.
+_OWN_FAULT = frozenset(
+    {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS", "SIGPIPE"}
+)
+
+
+def signal_name(number: int) -> str:
+    try:
+        return _signal.Signals(number).name
+    except ValueError:
+        # Real-time signals between the two that Python names.
+        return f"SIGRTMIN+{number - _signal.SIGRTMIN}" if number > 31 else f"SIG{number}"
+
+
+def signal_number(name: str | int) -> int | None:
+    """``"TERM"``, ``"SIGTERM"``, ``"15"`` or ``15``; None for what is no signal."""
+    if isinstance(name, str):
+        upper = name.upper()
+        if upper.startswith("SIGRTMIN+") and upper[9:].isdigit():
+            name = int(_signal.SIGRTMIN) + int(upper[9:])
+        elif upper.isdigit():
+            name = int(upper)
+        else:
+            known = _signal.Signals.__members__.get(
+                upper if upper.startswith("SIG") else f"SIG{upper}"
+            )
+            return None if known is None else int(known)
+    return name if 0 < name < _signal.NSIG else None
+
+
+def rfc3339(seconds: float) -> str:
+    whole = int(seconds)
+    micro = int((seconds - whole) * 1_000_000)
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole)) + f".{micro:06d}Z"
+
+
+def duration_text(seconds: float | None) -> str:
+    """``142.7`` reads ``2m 22s``."""
+    if seconds is None:
+        return "unknown"
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m {whole % 60}s"
+    return f"{whole // 3600}h {whole % 3600 // 60}m"
+
+
+@dataclass(slots=True)
+class ExitNote:
+    """How the kernel says it ended: what the keeper writes down before it reaps.
+
+    `drained` is set once everything the process wrote is in its log; until then a reader must not
+    take the process for ended, or it would miss the last lines.
+    """
+
+    code: int | None
+    signal: str | None
+    at: float
+    clock: float
+    known: bool = True
+    drained: bool = False
+    out_of_memory: bool = False
+    peak_memory_bytes: int | None = None
+    cpu_seconds: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> ExitNote:
+        return cls(**{f.name: data[f.name] for f in fields(cls) if f.name in data})
+
+
+@dataclass(slots=True)
+class Stop:
+    """That the keeper was asked to stop it, on disk before the first signal goes out."""
+
+    reason: str
+    by: str
+    signal: str
+    clock: float
+    kill_clock: float
+
+
+@dataclass(slots=True)
+class Record:
+    """One background command and all that is known of it. Never its environment."""
+
+    handle: str
+    session: str
+    command: str | list[str]
+    cwd: str
+    label: str = ""
+    group: str = ""
+    mode: str = "pipe"
+    pid: int | None = None
+    status: Status = "running"
+    exit_code: int | None = None
+    signal: str | None = None
+    reason: Reason | None = None
+    ended_by: EndedBy | None = None
+    started_at: str = ""
+    ended_at: str | None = None
+    duration_seconds: float | None = None
+    log: str = ""
+    err_log: str | None = None
+    stdin: bool = False
+    keep: bool = False
+    timeout: float | None = None
+    grace: float = 5.0
+    log_cap: int = 0
+    log_limit: int | None = None
+    retention: float = 1800.0
+    max_finished: int = 100
+    peak_memory_bytes: int | None = None
+    cpu_seconds: float | None = None
+    notes: list[str] = field(default_factory=list)
+    # What recovery needs: a recycled pid has another start time, a rebooted machine another boot id.
+    start_time: int | None = None
+    boot_id: str = ""
+    started_clock: float = 0.0
+    stop: Stop | None = None
+    version: int = RECORD_VERSION
+
+    @property
+    def running(self) -> bool:
+        return self.status == "running"
+
+    @property
+    def deadline_clock(self) -> float | None:
+        return None if self.timeout is None else self.started_clock + self.timeout
+
+    @property
+    def command_text(self) -> str:
+        if isinstance(self.command, str):
+            return self.command
+        import shlex
+
+        return shlex.join(self.command)
+
+    def elapsed(self) -> float | None:
+        """Seconds it ran, or has run so far; from the monotonic clock, so wall time may jump."""
+        if self.running:
+            return max(0.0, time.monotonic() - self.started_clock)
+        return self.duration_seconds
+
+    def end(self, note: ExitNote) -> None:
+        """Leave ``running`` for the end that `note` (and a stop, if one was begun) describes."""
+        if not self.running:
+            return
+        self.exit_code, self.signal = note.code, note.signal
+        self.ended_at = rfc3339(note.at)
+        self.duration_seconds = round(max(0.0, note.clock - self.started_clock), 6)
+        self.peak_memory_bytes, self.cpu_seconds = note.peak_memory_bytes, note.cpu_seconds
+        if not note.known:
+            self.status, self.reason, self.ended_by = "lost", "lost", "unknown"
+        elif self.stop is not None:
+            self.status, self.reason, self.ended_by = STOPS[self.stop.reason]
+        elif note.out_of_memory:
+            self.status, self.reason, self.ended_by = "failed", "out_of_memory", "kernel"
+        elif note.signal is not None:
+            self.status, self.reason = "failed", "signal"
+            self.ended_by = "itself" if note.signal in _OWN_FAULT else "outside"
+        else:
+            if note.code == 0:
+                self.status = "completed"
+            else:
+                self.status = "failed"
+            self.reason, self.ended_by = "exited", "itself"
+
+    def to_json(self) -> dict[str, Any]:
+        data = {name: getattr(self, name) for name in _RECORD_FIELDS}
+        if self.stop is not None:
+            data["stop"] = {f.name: getattr(self.stop, f.name) for f in fields(Stop)}
+        return data
+
+    @classmethod
+    def from_json(cls, data: Any) -> Record:
+        if not isinstance(data, dict):
+            raise StoreError("the record is not a JSON object")
+        version = data.get("version")
+        if not isinstance(version, int):
+            raise StoreError("the record has no version")
+        if version > RECORD_VERSION:
+            raise StoreError(
+                f"the record is of version {version}, this holdfast reads up to {RECORD_VERSION}; "
+                "upgrade holdfast to see it",
+                newer=True,
+            )
+        known = {name: data[name] for name in _RECORD_FIELDS if name in data}
+        stop = known.pop("stop", None)
+        try:
+            record = cls(**known)
+            if stop is not None:
+                record.stop = Stop(**stop)
+        except TypeError as error:
+            raise StoreError(f"the record is incomplete: {error}") from error
+        if record.status not in STATUSES or not isinstance(record.handle, str):
+            raise StoreError("the record makes no sense")
+        return record
+
+    def public(self) -> dict[str, Any]:
+        """The record as front ends show it: the promised keys first, then the rest."""
+        data = {name: getattr(self, name) for name in _PUBLIC_FIELDS}
+        elapsed = self.elapsed()
+        data["duration_seconds"] = None if elapsed is None else round(elapsed, 3)
+        return data
+
+    def __repr__(self) -> str:
+        how = self.status
+        if self.signal is not None:
+            how += f" {self.signal}"
+        elif self.exit_code is not None:
+            how += f" {self.exit_code}"
+        label = f" {self.label!r}" if self.label else ""
+        return f"<{self.handle}{label} {how} pid={self.pid} session={self.session!r}>"
+
+
+_RECORD_FIELDS = tuple(f.name for f in fields(Record))
+_PUBLIC_FIELDS = (
+    "handle",
+    "session",
+    "label",
+    "command",
+    "cwd",
+    "mode",
+    "pid",
+    "status",
+    "exit_code",
+    "signal",
+    "reason",
+    "started_at",
+    "ended_at",
+    "duration_seconds",
+    "log",
+    "err_log",
+    "ended_by",
+    "group",
+    "stdin",
+    "keep",
+    "timeout",
+    "grace",
+    "peak_memory_bytes",
+    "cpu_seconds",
+    "notes",
+)
+STATUSES = frozenset({"running", "completed", "failed", "killed", "timed_out", "lost"})
+
+
+@dataclass(slots=True)
+class Exit:
+    """How a process ended; what `wait` returns. A failing command is data: `check` raises, `wait` never."""
+
+    handle: str
+    status: Status
+    code: int | None
+    signal: str | None
+    reason: Reason
+    ended_by: EndedBy
+    duration_seconds: float | None
+    peak_memory_bytes: int | None = None
+    cpu_seconds: float | None = None
+
+    @classmethod
+    def of(cls, record: Record) -> Exit:
+        assert record.reason is not None and record.ended_by is not None
+        return cls(
+            handle=record.handle,
+            status=record.status,
+            code=record.exit_code,
+            signal=record.signal,
+            reason=record.reason,
+            ended_by=record.ended_by,
+            duration_seconds=record.duration_seconds,
+            peak_memory_bytes=record.peak_memory_bytes,
+            cpu_seconds=record.cpu_seconds,
+        )
+
+    @property
+    def ok(self) -> bool:
+        return self.status == "completed"
+
+    @property
+    def shell_code(self) -> int | None:
+        """The exit code as a shell would put it: 128+n for a signal; None when nobody can know."""
+        if self.signal is not None:
+            number = signal_number(self.signal)
+            return None if number is None else 128 + number
+        return self.code
+
+    def check(self) -> Exit:
+        """Return self, or raise `ExitError` unless the process completed with 0."""
+        if not self.ok:
+            raise ExitError(f"{self.handle} {self.describe()}", handle=self.handle)
+        return self
+
+    def describe(self) -> str:
+        how = self.status.replace("_", " ")
+        if self.signal is not None:
+            return f"{how} ({self.signal})"
+        return how if self.code is None else f"{how} (exit code {self.code})"
+
+
+@dataclass(slots=True)
+class Event:
+    """One numbered entry in a session's outbox; `id` stays the same however often it is delivered.
+
+    ``type`` is ``"end"`` for a process that ended, or ``"gap"`` where the outbox overflowed and
+    `dropped` entries before this one were let go.
+    """
+
+    seq: int
+    id: str
+    type: str
+    at: str
+    session: str
+    handle: str | None = None
+    label: str = ""
+    command: str | list[str] = ""
+    status: str | None = None
+    exit_code: int | None = None
+    signal: str | None = None
+    reason: str | None = None
+    duration_seconds: float | None = None
+    tail: bytes = b""
+    dropped: int = 0
+    acknowledged: bool = False
+
+    @property
+    def text(self) -> str:
+        """The message to inject into the agent's conversation."""
+        from ._completion import completion_text
+
+        return completion_text(self)
+
+    def public(self) -> dict[str, Any]:
+        from ._completion import clean_tail
+
+        data = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "tail"}
+        data["tail"] = clean_tail(self.tail)
+        data["text"] = self.text
+        return data
+
+    def __repr__(self) -> str:
+        what = self.status or self.type
+        return f"<Event {self.seq} {self.id} {what} session={self.session!r}>"

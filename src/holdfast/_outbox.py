@@ -1,0 +1,198 @@
+"""A session's events: append, read after a number, acknowledge.
+
+DESIGN. ``outbox.jsonl`` is append-only and has one writer, the keeper. A line is an event with a
+number, or an acknowledgement naming event ids. Readers take it straight from the disk. A torn last
+line (a crash or a full disk in the middle of an append) is skipped by readers; the writer starts a
+new line after it, and the event it was to be is appended again, because the record it came from
+still says running.
+
+Ids are stable (``<handle>:end``), so a consumer that was told twice can tell. The file is rewritten
+without what was acknowledged once that is most of it; more than `LIMIT` unacknowledged events are
+cut down to a gap mark that says how many were let go.
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+import os
+
+from ._home import Home, make_private_directory, open_private, read_private, replace_private, write_all
+from ._model import Event
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+LIMIT = 1000
+_KEPT_AT_OVERFLOW = 900
+_COMPACT_LINES = 200
+
+
+def read_events(home: Home, session: str) -> list[Event]:
+    """Every event in the outbox, in order, each marked acknowledged or not."""
+    try:
+        data = read_private(home.outbox(session))
+    except FileNotFoundError:
+        return []
+    events: dict[str, Event] = {}
+    for entry in _entries(data):
+        if "ack" in entry:
+            for event_id in entry["ack"]:
+                if event_id in events:
+                    events[event_id].acknowledged = True
+        elif "seq" in entry:
+            event = _event(entry, session)
+            events.setdefault(event.id, event)
+    return list(events.values())
+
+
+def end_event_id(handle: str) -> str:
+    return f"{handle}:end"
+
+
+class OutboxWriter:
+    """The keeper's side of one session's outbox."""
+
+    __slots__ = ("_home", "_session", "_path", "_next", "_open", "_lines")
+
+    def __init__(self, home: Home, session: str) -> None:
+        self._home = home
+        self._session = session
+        self._path = home.outbox(session)
+        make_private_directory(home.session(session))
+        self._next = 1
+        self._open: dict[str, int] = {}
+        self._lines = 0
+        self._load()
+
+    def _load(self) -> None:
+        try:
+            data = read_private(self._path)
+        except FileNotFoundError:
+            return
+        for entry in _entries(data):
+            self._lines += 1
+            if "ack" in entry:
+                for event_id in entry["ack"]:
+                    self._open.pop(event_id, None)
+            elif "seq" in entry:
+                self._open.setdefault(entry["id"], entry["seq"])
+                self._next = max(self._next, entry["seq"] + 1)
+            elif "next" in entry:
+                self._next = max(self._next, entry["next"])
+        if data and not data.endswith(b"\n"):
+            self._append(b"\n")
+
+    def __contains__(self, event_id: str) -> bool:
+        return event_id in self._open
+
+    @property
+    def pending(self) -> int:
+        return len(self._open)
+
+    def append(self, entry: dict[str, Any]) -> int:
+        """Append an event (a dict with an ``id``) and return its number; the same id is kept once."""
+        event_id = entry["id"]
+        if event_id in self._open:
+            return self._open[event_id]
+        seq = self._next
+        line = {"seq": seq, **entry}
+        self._append(_line(line))
+        self._next = seq + 1
+        self._open[event_id] = seq
+        self._lines += 1
+        if len(self._open) > LIMIT:
+            self._overflow()
+        return seq
+
+    def acknowledge(self, ids: Iterable[str]) -> list[str]:
+        """Mark events as used; returns the ones that were still open."""
+        done = [event_id for event_id in ids if event_id in self._open]
+        if done:
+            self._append(_line({"ack": done}))
+            self._lines += 1
+            for event_id in done:
+                del self._open[event_id]
+            if self._lines > _COMPACT_LINES and self._lines > 4 * len(self._open):
+                self._rewrite()
+        return done
+
+    def _append(self, data: bytes) -> None:
+        fd = open_private(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        try:
+            size = os.fstat(fd).st_size
+            try:
+                write_all(fd, data)
+            except OSError:
+                os.ftruncate(fd, size)  # a full disk: leave no half line behind
+                raise
+        finally:
+            os.close(fd)
+
+    def _overflow(self) -> None:
+        entries = self._open_entries()
+        dropped, kept = entries[:-_KEPT_AT_OVERFLOW], entries[-_KEPT_AT_OVERFLOW:]
+        last = dropped[-1]
+        count = sum(entry.get("dropped", 1) for entry in dropped)
+        mark = {
+            "seq": last["seq"],
+            "id": f"gap:{last['seq']}",
+            "type": "gap",
+            "at": last["at"],
+            "dropped": count,
+        }
+        self._rewrite([mark, *kept])
+
+    def _open_entries(self) -> list[dict[str, Any]]:
+        seen: dict[str, dict[str, Any]] = {}
+        for entry in _entries(read_private(self._path)):
+            if entry.get("id") in self._open and "seq" in entry:
+                seen.setdefault(entry["id"], entry)
+        return list(seen.values())
+
+    def _rewrite(self, entries: list[dict[str, Any]] | None = None) -> None:
+        if entries is None:
+            entries = self._open_entries()
+        lines = [_line({"next": self._next})]
+        lines += [_line(entry) for entry in entries]
+        replace_private(self._path, b"".join(lines))
+        self._open = {entry["id"]: entry["seq"] for entry in entries}
+        self._lines = len(lines)
+
+
+def _line(entry: dict[str, Any]) -> bytes:
+    return json.dumps(entry, separators=(",", ":")).encode() + b"\n"
+
+
+def _entries(data: bytes) -> Iterable[dict[str, Any]]:
+    for line in data.split(b"\n"):
+        if not line:
+            continue
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(entry, dict):
+            yield entry
+
+
+def _event(entry: dict[str, Any], session: str) -> Event:
+    return Event(
+        seq=entry["seq"],
+        id=entry["id"],
+        type=entry["type"],
+        at=entry["at"],
+        session=session,
+        handle=entry.get("handle"),
+        label=entry.get("label", ""),
+        command=entry.get("command", ""),
+        status=entry.get("status"),
+        exit_code=entry.get("exit_code"),
+        signal=entry.get("signal"),
+        reason=entry.get("reason"),
+        duration_seconds=entry.get("duration_seconds"),
+        tail=binascii.a2b_base64(entry.get("tail", "")),
+        dropped=entry.get("dropped", 0),
+    )

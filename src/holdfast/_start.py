@@ -1,0 +1,118 @@
+"""Finding the keeper of a home, or starting it.
+
+Connect; else take the lock, and start a keeper that inherits it. The lock is held as long as either
+half of the keeper lives, so there is one keeper per home, and the socket is only ever removed by
+whoever holds the lock.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import sys
+import time
+
+from . import _kernel
+from ._errors import KeeperError
+from ._home import Home, open_private
+
+_PATIENCE = 15.0
+_KEPT = ("PATH", "HOME", "LD_LIBRARY_PATH", "SYSTEMROOT")
+
+
+def keeper_program() -> list[str]:
+    """How a keeper is started: isolated from the environment and from site-packages."""
+    if not sys.executable:
+        raise KeeperError(
+            "this Python does not know its own interpreter, so no keeper can be started; start one "
+            "with the `holdfast` command first"
+        )
+    main = os.path.join(os.path.dirname(os.path.abspath(__file__)), "keeper", "__main__.py")
+    return [sys.executable, "-I", "-S", main]
+
+
+def try_connect(home: Home) -> socket.socket | None:
+    """A connection to the running keeper, or None if there is none."""
+    end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        end.connect(home.socket_address())
+    except (FileNotFoundError, ConnectionRefusedError, ConnectionResetError, NotADirectoryError):
+        end.close()
+        return None
+    except OSError as error:
+        end.close()
+        raise KeeperError(f"cannot reach the keeper at {home.socket}: {error.strerror}") from error
+    return end
+
+
+def connect(home: Home, idle: float) -> socket.socket:
+    """A connection to the keeper, which is started if need be."""
+    deadline = time.monotonic() + _PATIENCE
+    home.ensure()
+    while True:
+        end = try_connect(home)
+        if end is not None:
+            return end
+        lock = open_private(home.lock, os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            # Somebody is starting one, or one is on its way out.
+            _check_machine(home, lock)
+            if time.monotonic() > deadline:
+                raise KeeperError(
+                    f"a keeper holds {home.lock} but does not answer; see {home.keeper_log}"
+                ) from None
+            time.sleep(0.005)
+        else:
+            _start(home, lock, idle)
+        finally:
+            os.close(lock)
+
+
+def _start(home: Home, lock: int, idle: float) -> None:
+    import subprocess
+
+    env = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    command = [*keeper_program(), "start", home.path, str(lock), str(idle)]
+    try:
+        started = subprocess.run(
+            command, env=env, cwd="/", pass_fds=[lock], stdin=subprocess.DEVNULL, capture_output=True
+        )
+    except OSError as error:
+        raise KeeperError(f"cannot start a keeper with {command[0]}: {error.strerror}") from error
+    if started.returncode != 0:
+        lines = started.stderr.decode("utf-8", "replace").strip().splitlines() or ["no message"]
+        raise KeeperError(f"the keeper did not start: {lines[-1]}; see {home.keeper_log}")
+
+
+def _check_machine(home: Home, lock: int) -> None:
+    try:
+        owner = json.loads(os.pread(lock, 4096, 0))["machine"]
+    except (ValueError, KeyError, TypeError):
+        return
+    if owner != _kernel.machine():
+        raise KeeperError(
+            f"{home.path} is in use by a keeper in another container or on another machine; set "
+            "HOLDFAST_HOME to a directory of this one"
+        )
+
+
+def wait_until_gone(home: Home) -> bool:
+    """True once no keeper holds the home's lock any more."""
+    deadline = time.monotonic() + _PATIENCE
+    while time.monotonic() < deadline:
+        try:
+            lock = open_private(home.lock, os.O_RDWR)
+        except FileNotFoundError:
+            return True
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            time.sleep(0.005)
+        finally:
+            os.close(lock)
+    return False

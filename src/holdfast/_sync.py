@@ -1,0 +1,212 @@
+"""The same client without asyncio, for plain scripts and the command line.
+
+Every method runs the asynchronous one of the same name over a blocking link.
+"""
+
+from __future__ import annotations
+
+from ._client import Client, Process, Receipt, checked_session, make_config
+from ._config import UNSET
+from ._link import BlockingLink, Greeting, run
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import os
+    from builtins import list as _List
+    from collections.abc import AsyncIterator, Iterator, Mapping
+    from typing import Any, Literal, TypeVar
+
+    from ._config import Config
+    from ._errors import StoreError
+    from ._home import Home
+    from ._model import Event, Exit, Record
+    from ._output import Output
+    from ._store import Store
+
+    T = TypeVar("T")
+
+
+def _iterate(items: AsyncIterator[T]) -> Iterator[T]:
+    async def following() -> T:
+        return await items.__anext__()
+
+    try:
+        while True:
+            try:
+                yield run(following())
+            except StopAsyncIteration:
+                return
+    finally:
+        close = getattr(items, "aclose", None)
+        if close is not None:
+            run(close())
+
+
+class SyncClient:
+    """`Client` for plain scripts: the same methods, without await.
+
+    with holdfast.connect(session="release-42") as hf:
+        build = hf.spawn("make -j8", label="build")
+        print(build.wait().describe())
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def __repr__(self) -> str:
+        return f"<holdfast.SyncClient session={self.session!r} home={self.home.path!r}>"
+
+    @property
+    def session(self) -> str | None:
+        return self._client.session
+
+    @property
+    def home(self) -> Home:
+        return self._client.home
+
+    @property
+    def store(self) -> Store:
+        return self._client.store
+
+    @property
+    def config(self) -> Config:
+        return self._client.config
+
+    def spawn(
+        self,
+        command: str | list[str],
+        *,
+        cwd: str | os.PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        label: str = "",
+        group: str = "",
+        timeout: Any = UNSET,
+        grace: Any = UNSET,
+        stdin: bool = False,
+        stderr: Literal["merged", "separate"] = "merged",
+        keep: bool = False,
+        log_cap: Any = UNSET,
+        log_limit: Any = UNSET,
+        handle: str | None = None,
+    ) -> SyncProcess:
+        """See `Client.spawn`."""
+        return SyncProcess(
+            run(
+                self._client.spawn(
+                    command,
+                    cwd=cwd,
+                    env=env,
+                    label=label,
+                    group=group,
+                    timeout=timeout,
+                    grace=grace,
+                    stdin=stdin,
+                    stderr=stderr,
+                    keep=keep,
+                    log_cap=log_cap,
+                    log_limit=log_limit,
+                    handle=handle,
+                )
+            )
+        )
+
+    def get(self, handle: str) -> SyncProcess:
+        return SyncProcess(run(self._client.get(handle)))
+
+    def list(self) -> _List[SyncProcess]:
+        return [SyncProcess(process) for process in run(self._client.list())]
+
+    def problems(self) -> _List[StoreError]:
+        return self._client.problems()
+
+    def stop_all(self, *, grace: Any = UNSET) -> _List[Receipt]:
+        return run(self._client.stop_all(grace=grace))
+
+    def events(
+        self, *, after: int = 0, follow: bool = False, acknowledged: bool = False
+    ) -> Iterator[Event]:
+        return _iterate(self._client.events(after=after, follow=follow, acknowledged=acknowledged))
+
+    def acknowledge(self, *events: Event) -> None:
+        run(self._client.acknowledge(*events))
+
+    def keeper_status(self) -> dict[str, Any]:
+        return run(self._client.keeper_status())
+
+    def keeper_stop(self, *, kill: bool = False) -> None:
+        run(self._client.keeper_stop(kill=kill))
+
+    def keeper_restart(self) -> dict[str, Any]:
+        return run(self._client.keeper_restart())
+
+    def end_session(self) -> _List[Receipt]:
+        return run(self._client.end_session())
+
+    def close(self) -> None:
+        run(self._client.close())
+
+
+class SyncProcess:
+    """`Process` for plain scripts: the same methods, without await."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    @property
+    def handle(self) -> str:
+        return self._process.handle
+
+    @property
+    def record(self) -> Record:
+        return self._process.record
+
+    def __repr__(self) -> str:
+        return repr(self._process)
+
+    def refresh(self) -> Record:
+        return run(self._process.refresh())
+
+    def read(
+        self, *, reader: str = "default", limit: int = 65536, stream: str = "stdout"
+    ) -> Output:
+        return run(self._process.read(reader=reader, limit=limit, stream=stream))
+
+    def read_at(self, offset: int, limit: int = 65536, *, stream: str = "stdout") -> Output:
+        return run(self._process.read_at(offset, limit, stream=stream))
+
+    def lines(self, first: int, count: int, *, stream: str = "stdout") -> Output:
+        return run(self._process.lines(first, count, stream=stream))
+
+    def tail(self, n: int = 50, *, stream: str = "stdout") -> Output:
+        return run(self._process.tail(n, stream=stream))
+
+    def tail_bytes(self, n: int, *, stream: str = "stdout") -> Output:
+        return run(self._process.tail_bytes(n, stream=stream))
+
+    def follow(self, *, offset: int | None = None, stream: str = "stdout") -> Iterator[Output]:
+        return _iterate(self._process.follow(offset=offset, stream=stream))
+
+    def send(self, data: str | bytes, *, eof: bool = False, timeout: float = 5.0) -> int:
+        return run(self._process.send(data, eof=eof, timeout=timeout))
+
+    def wait(self, timeout: float | None = None) -> Exit:
+        return run(self._process.wait(timeout))
+
+    def kill(self, *, signal: str | int = "TERM", grace: Any = UNSET) -> Receipt:
+        return run(self._process.kill(signal=signal, grace=grace))
+
+    def signal(self, name: str | int) -> None:
+        run(self._process.signal(name))
+
+    def clear(self) -> None:
+        run(self._process.clear())
+
+    def remove(self) -> None:
+        run(self._process.remove())
+
+
+def open_client(home: Home, session: str | None) -> SyncClient:
+    """A client that holds no lease. Without a session it is a person, who sees every session."""
+    config = make_config(home)
+    link = BlockingLink(home, Greeting(checked_session(session), None), config["keeper_idle"])
+    return SyncClient(Client(home, link, session, config))

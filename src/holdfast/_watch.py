@@ -1,0 +1,163 @@
+"""Waking up when files change: inotify where it is to be had, else nothing and the caller polls.
+
+A path that does not exist is watched for through the nearest directory above it that does, and one
+that is renamed or replaced is found again under its name. Both happen in `drain`, so the order that
+misses nothing is: drain, look at the files, wait until `fileno` is readable, drain again.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Self
+
+_MODIFY = 0x2
+_ATTRIB = 0x4
+_MOVED_TO = 0x80
+_CREATE = 0x100
+_DELETE_SELF = 0x400
+_MOVE_SELF = 0x800
+_OVERFLOW = 0x4000
+_IGNORED = 0x8000
+_MASK_ADD = 0x20000000
+
+_ITSELF = _MODIFY | _ATTRIB | _MOVE_SELF | _DELETE_SELF
+_WITHIN = _CREATE | _MOVED_TO
+_ABOVE = _WITHIN | _MOVE_SELF | _DELETE_SELF
+# After these a name may mean another file. An unlinked file that somebody holds open says so by
+# its attributes alone: its link count changed.
+_SHIFTED = _ATTRIB | _MOVE_SELF | _DELETE_SELF | _IGNORED
+
+_EVENT = struct.Struct("iIII")
+_READ = 64 << 10
+
+
+class Watch:
+    """Changes to `paths`, files or directories.
+
+    `fileno` is readable when something may have changed; it is None where the kernel has no inotify
+    or allows no more of it, and the caller looks every 50 ms instead.
+    """
+
+    __slots__ = ("_above", "_add", "_fd", "_found", "_paths", "_remove")
+
+    def __init__(self, paths: list[str]) -> None:
+        self._paths = list(dict.fromkeys(os.path.abspath(path) for path in paths))
+        self._fd: int | None = None
+        self._found: dict[str, int] = {}  # path: the watch on it
+        self._above: dict[str, int] = {}  # path that is not there: the watch on a directory above
+        self._add: Any = None
+        self._remove: Any = None
+        if sys.platform == "linux":
+            self._begin()
+
+    def _begin(self) -> None:
+        try:
+            import ctypes
+
+            libc = ctypes.CDLL(None, use_errno=True)
+            self._add, self._remove = libc.inotify_add_watch, libc.inotify_rm_watch
+            fd = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        except (ImportError, OSError, AttributeError):
+            return  # a Python without ctypes, a C library without inotify
+        if fd >= 0:
+            self._fd = fd
+            self._place(self._paths)
+
+    def fileno(self) -> int | None:
+        return self._fd
+
+    def drain(self) -> None:
+        """Take all that is pending, and follow names to the files they mean now."""
+        # Letting go of a watch makes an event too; take it, or it would wake the caller for nothing.
+        for _ in range(3):
+            shifted = self._take()
+            if not shifted:
+                return
+            everything = -1 in shifted
+            self._place(
+                [
+                    path
+                    for path in self._paths
+                    if everything
+                    or self._found.get(path) in shifted
+                    or self._above.get(path) in shifted
+                ]
+            )
+
+    def _take(self) -> set[int]:
+        """The watches whose names may mean other files now; -1 stands for events that were lost."""
+        shifted: set[int] = set()
+        while self._fd is not None:
+            try:
+                data = os.read(self._fd, _READ)
+            except BlockingIOError:
+                break
+            at = 0
+            while at < len(data):
+                watch, mask, _, length = _EVENT.unpack_from(data, at)
+                at += _EVENT.size + length
+                if mask & (_SHIFTED | _WITHIN | _OVERFLOW):
+                    shifted.add(watch)  # -1 for an overflow
+        return shifted
+
+    def _place(self, paths: list[str]) -> None:
+        """Watch each path, or where it would appear; give up when inotify allows no more."""
+        before = {*self._found.values(), *self._above.values()}
+        for path in paths:
+            if not self._place_one(path):
+                self.close()
+                return
+        for watch in before.difference(self._found.values(), self._above.values()):
+            self._remove(self._fd, watch)
+
+    def _place_one(self, path: str) -> bool:
+        self._found.pop(path, None)
+        self._above.pop(path, None)
+        while True:
+            watch = self._watch(path, _ITSELF | _WITHIN)
+            if watch is not None:
+                if watch >= 0:
+                    self._found[path] = watch
+                return watch >= 0
+            above, missing = os.path.dirname(path), path
+            while (watch := self._watch(above, _ABOVE)) is None and above != missing:
+                above, missing = os.path.dirname(above), above
+            if watch is None or watch < 0:
+                return False
+            self._above[path] = watch
+            # It may have come before the directory was watched, and then no event will tell.
+            if not os.path.exists(missing):
+                return True
+
+    def _watch(self, path: str, mask: int) -> int | None:
+        """The watch on a path, None if there is no such path, -1 if it cannot be had."""
+        import ctypes
+        from errno import ENOENT, ENOTDIR
+
+        # One file has one watch, whose mask may serve several paths: add to it.
+        watch: int = self._add(self._fd, os.fsencode(path), ctypes.c_uint32(mask | _MASK_ADD))
+        if watch < 0 and ctypes.get_errno() in (ENOENT, ENOTDIR):
+            return None
+        return watch
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, None
+        self._found.clear()
+        self._above.clear()
+        if fd is not None:
+            os.close(fd)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        how = "polled" if self._fd is None else f"fd={self._fd}"
+        return f"<Watch {how} {', '.join(self._paths)}>"

@@ -1,0 +1,143 @@
+"""``logs``: a log as it is, its end, what is new, or all that still comes."""
+
+from __future__ import annotations
+
+from . import _render
+from ._handles import find, open_for
+from ._streams import FDS, Pump, copy
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Iterator
+
+    from holdfast._output import Output
+    from holdfast._sync import SyncProcess
+
+    from ._parser import Parser
+
+_CHUNK = 1 << 18
+
+
+def options_logs(parser: Parser) -> None:
+    parser.words("HANDLE", 1, 1)
+    parser.epilog = (
+        "CURSOR is a byte offset (the cursor of an earlier --json), or any name: then you get what "
+        "is new since the last time that name was used. With --json each stream is one object; "
+        "with -f there is one object a line."
+    )
+    parser.option("-f", "--follow", action="store_true", help="go on until the process ends")
+    parser.option("-n", "--tail", metavar="N", type=int, help="only the last N lines")
+    parser.option("--since", metavar="CURSOR", help="only what came after")
+    parser.option("--stream", choices=("stdout", "stderr"), help="only this one")
+    parser.session()
+    parser.json()
+
+
+def do_logs(args: Namespace) -> int:
+    if args.tail is not None and args.since is not None:
+        from ._parser import Usage
+
+        raise Usage("-n and --since cannot be combined; give one of them")
+    client = open_for(args)
+    process = find(client, args.words[0])
+    streams = [args.stream] if args.stream else ["stdout"]
+    if args.stream is None and process.record.err_log is not None:
+        streams.append("stderr")
+    if args.follow and len(streams) > 1:
+        return _both(args, process.handle)
+    for stream in streams:
+        _show(args, process, stream)
+    return 0
+
+
+def _both(args: Namespace, handle: str) -> int:
+    from queue import SimpleQueue
+
+    ends: SimpleQueue[BaseException | None] = SimpleQueue()
+    for stream in FDS:
+        Pump(args, handle, lambda process, stream=stream: _show(args, process, stream), ends.put)
+    for _ in FDS:
+        error = ends.get()
+        if error is not None:
+            raise error
+    return 0
+
+
+def _show(args: Namespace, process: SyncProcess, stream: str) -> None:
+    outputs = _outputs(args, process, stream)
+    if not args.json:
+        for output in outputs:
+            copy(output, FDS[stream])
+    elif args.follow:
+        _json_lines(process.handle, stream, outputs)
+    else:
+        _json_object(process.handle, stream, outputs)
+
+
+def _outputs(args: Namespace, process: SyncProcess, stream: str) -> Iterator[Output]:
+    if args.since is not None and not args.since.isdigit():
+        yield from _news(args, process, stream)
+        return
+    start = int(args.since or 0)
+    if args.tail is not None:
+        start = process.tail(args.tail, stream=stream).start
+    if args.follow:
+        yield from process.follow(offset=start, stream=stream)
+        return
+    # As much as there is now: a process that writes faster than we do would never let us go.
+    end = process.tail_bytes(1, stream=stream).end
+    while True:
+        output = process.read_at(start, max(0, min(_CHUNK, end - start)), stream=stream)
+        yield output
+        if output.end >= end or output.end <= start:
+            return
+        start = output.end
+
+
+def _news(args: Namespace, process: SyncProcess, stream: str) -> Iterator[Output]:
+    """What this reader has not seen, with its cursor moved on."""
+    more = True
+    while more:
+        output = process.read(reader=args.since, limit=_CHUNK, stream=stream)
+        more = output.more
+        yield output
+    if args.follow:
+        for _ in process.follow(offset=output.end, stream=stream):
+            yield process.read(reader=args.since, limit=_CHUNK, stream=stream)
+
+
+def _json_lines(handle: str, stream: str, outputs: Iterator[Output]) -> None:
+    import codecs
+
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a chunk may end inside a character
+    for output in outputs:
+        _render.show_json(
+            {
+                "handle": handle,
+                "stream": stream,
+                "start": output.start,
+                "cursor": output.end,
+                "gap": output.gap,
+                "text": decoder.decode(output.data),
+            }
+        )
+
+
+def _json_object(handle: str, stream: str, outputs: Iterator[Output]) -> None:
+    """One object, written as the log is read: it may be larger than memory."""
+    import codecs
+    import json
+    import sys
+
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    put = sys.stdout.write
+    start, cursor, gap = -1, 0, 0
+    put(json.dumps({"handle": handle, "stream": stream})[:-1] + ', "text": "')
+    for output in outputs:
+        if start < 0:
+            start = output.start
+        cursor, gap = output.end, gap + output.gap
+        put(json.dumps(decoder.decode(output.data))[1:-1])
+    put(json.dumps(decoder.decode(b"", final=True))[1:-1])
+    put('", ' + json.dumps({"start": start, "cursor": cursor, "gap": gap})[1:] + "\n")

@@ -1,0 +1,234 @@
+"""``run``: start a process, and unless detached stand in for it until it ends.
+
+DESIGN. In the foreground our own death leaves the process running (nothing here holds a lease), so
+SIGHUP needs no handler. SIGINT and SIGTERM mean the process. Output, input and the wait are each in
+a thread with a client of its own; the main thread only takes news from a queue that the signal
+handlers put theirs into as well, so no signal ever interrupts a half-done exchange with the keeper.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from queue import SimpleQueue
+
+from holdfast._config import UNSET
+from holdfast._errors import NotExecutable, NotRunning
+
+from . import FAILED, NOT_EXECUTABLE, NOT_FOUND, PIPE_CLOSED, TIMED_OUT, _render
+from ._handles import open_for
+from ._streams import FDS, Pump, copy
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Callable
+    from typing import Any
+
+    from holdfast._model import Record
+    from holdfast._sync import SyncClient, SyncProcess
+
+    from ._parser import Parser
+
+_CHUNK = 1 << 16
+
+
+def options_run(parser: Parser) -> None:
+    parser.words("-- COMMAND [ARGUMENT...]", 1, None, options_first=True)
+    parser.epilog = (
+        "COMMAND alone is a shell string; with arguments it is run as it is, without a shell. In "
+        "the foreground the exit code is the command's, 128+n for signal n, 124 on timeout."
+    )
+    parser.option("-d", "--detach", action="store_true", help="print the handle and return")
+    parser.option("--label", metavar="TEXT", default="", help="a name for people")
+    parser.option("--timeout", metavar="TIME", help="stop it after this long (30m; 0: never)")
+    parser.option("--grace", metavar="TIME", help="from polite to forced when stopped (5s)")
+    parser.option("-C", "--cwd", metavar="DIR", help="working directory (default: this one)")
+    parser.option(
+        "-e", "--env", metavar="K[=V]", action="append", default=[], help="set K; alone: from here"
+    )
+    parser.session("the session it belongs to (default: $HOLDFAST_SESSION, else `default`)")
+    parser.option("--keep", action="store_true", help="let it outlive its session")
+    parser.option("--stdin", action="store_true", help="open its stdin (for `send`, or from here)")
+    parser.option(
+        "--stderr",
+        choices=("merged", "separate"),
+        default="merged",
+        help="into the same log as stdout, or its own",
+    )
+    parser.option("--group", metavar="G", default="", help="a word shared by what belongs together")
+    parser.option("--log-cap", metavar="SIZE", help="keep this much of the end of its log (256MiB)")
+    parser.option("--log-limit", metavar="SIZE", help="stop it when it wrote more than this")
+    parser.json("print the record as JSON (in the foreground: at the end, instead of the output)")
+
+
+def do_run(args: Namespace) -> int:
+    news: SimpleQueue[tuple[str, Any]] = SimpleQueue()
+    if not args.detach:
+        _listen(news)
+    client = open_for(args)
+    try:
+        process = _spawn(client, args)
+    except NotExecutable as error:
+        _render.complain(str(error))
+        return NOT_FOUND if error.missing else NOT_EXECUTABLE
+    if args.detach:
+        for note in process.record.notes:
+            _render.complain(note)
+        if args.json:
+            _render.show_json(process.record.public())
+        else:
+            print(process.handle)
+        return 0
+    return _Foreground(args, process, news).stay()
+
+
+def _spawn(client: SyncClient, args: Namespace) -> SyncProcess:
+    def chosen(value: str | None) -> Any:
+        return UNSET if value is None else value
+
+    return client.spawn(
+        args.words[0] if len(args.words) == 1 else args.words,
+        cwd=args.cwd,
+        env=_environment(args.env),
+        label=args.label,
+        timeout=chosen(args.timeout),
+        grace=chosen(args.grace),
+        stdin=args.stdin,
+        stderr=args.stderr,
+        keep=args.keep,
+        group=args.group,
+        log_cap=chosen(args.log_cap),
+        log_limit=chosen(args.log_limit),
+    )
+
+
+def _environment(settings: list[str]) -> dict[str, str]:
+    chosen = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if equals:
+            chosen[name] = value
+        elif name in os.environ:
+            chosen[name] = os.environ[name]
+    return chosen
+
+
+def _listen(news: SimpleQueue[tuple[str, Any]]) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup and `&` in a script ignore some
+            signal.signal(number, lambda number, frame: news.put(("signal", number)))
+
+
+class _Foreground:
+    """Takes news until the process ended and all its output is written."""
+
+    def __init__(
+        self, args: Namespace, process: SyncProcess, news: SimpleQueue[tuple[str, Any]]
+    ) -> None:
+        self._args, self._process, self._news = args, process, news
+        self._open = 0
+        self._code: int | None = None
+        self._signals = 0
+
+    def stay(self) -> int:
+        record: Record | None = None
+
+        def ended(process: SyncProcess) -> None:
+            nonlocal record
+            process.wait()
+            record = process.refresh()
+
+        self._follow("wait", ended)
+        if not self._args.json:
+            self._follow("output", lambda process: _copy_all(process, "stdout"))
+            if self._args.stderr == "separate":
+                self._follow("errors", lambda process: _copy_all(process, "stderr"))
+        if self._args.stdin:
+            self._start("input", _forward_input)
+        while self._open:
+            what, news = self._news.get()
+            if what == "signal":
+                if self._on_signal(news):
+                    return 128 + int(news)
+            elif what in ("wait", "output", "errors"):
+                self._open -= 1
+                self._on_end(what, news)
+            elif isinstance(news, BaseException):  # input, or a kill
+                raise news
+        assert record is not None
+        return self._finish(record)
+
+    def _start(self, what: str, work: Callable[..., None]) -> None:
+        Pump(self._args, self._process.handle, work, lambda error: self._news.put((what, error)))
+
+    def _follow(self, what: str, work: Callable[..., None]) -> None:
+        self._open += 1
+        self._start(what, work)
+
+    def _on_signal(self, number: int) -> bool:
+        """Stop the process: politely, then by force; the third signal is for us alone."""
+        self._signals += 1
+        self._code = 128 + number
+        if self._signals == 1:
+            self._start("kill", lambda process: process.kill() and None)
+        elif self._signals == 2:
+            self._start("kill", lambda process: process.kill(signal="KILL") and None)
+        return self._signals > 2
+
+    def _on_end(self, what: str, error: BaseException | None) -> None:
+        if error is None:
+            return
+        if not isinstance(error, BrokenPipeError):
+            raise error
+        if what == "output" and self._code is None:
+            self._code = PIPE_CLOSED
+            self._start("kill", lambda process: process.kill() and None)
+
+    def _finish(self, record: Record) -> int:
+        code = self._code
+        if code is None:
+            code = _exit_code(record)
+            if record.reason not in ("exited", "signal"):
+                _render.complain(_explain(record))
+        if self._args.json:
+            _render.show_json(record.public())
+        return code
+
+
+def _copy_all(process: SyncProcess, stream: str) -> None:
+    for output in process.follow(stream=stream):
+        copy(output, FDS[stream])
+
+
+def _forward_input(process: SyncProcess) -> None:
+    """Our stdin to the process's, however slowly it reads, and the end of it."""
+    try:
+        while data := os.read(0, _CHUNK):
+            while data:
+                data = data[process.send(data) :]
+        process.send(b"", eof=True)
+    except NotRunning:
+        return  # it ended before it read everything, as it may
+
+
+def _exit_code(record: Record) -> int:
+    from holdfast._model import Exit
+
+    if record.status == "timed_out":
+        return TIMED_OUT
+    code = Exit.of(record).shell_code
+    return FAILED if code is None else code
+
+
+def _explain(record: Record) -> str:
+    after = _render.duration_text(record.duration_seconds)
+    return {
+        "timeout": f"timed out after {after}; --timeout gives it longer",
+        "killed": f"stopped by somebody else after {after}",
+        "lease_ended": f"stopped after {after} because its session ended; --keep prevents it",
+        "log_limit": f"stopped after {after}: it wrote more than its --log-limit",
+        "out_of_memory": f"killed by the kernel after {after}: memory ran out",
+    }.get(record.reason or "", "how it ended cannot be known; `holdfast logs` has its output") + (
+        f" ({record.handle})"
+    )

@@ -1,0 +1,119 @@
+"""``kill``, ``signal``, ``rm`` and ``clear``."""
+
+from __future__ import annotations
+
+from holdfast._config import UNSET
+
+from . import FAILED, _render
+from ._handles import find, find_all, open_for
+from ._parser import Usage
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from holdfast._sync import Receipt, SyncClient
+
+    from ._parser import Parser
+
+
+def options_kill(parser: Parser) -> None:
+    parser.words("HANDLE... | --all | --session S", 0, None)
+    parser.epilog = (
+        "The signal goes to all of the process's group; what is left after the grace is killed. "
+        "Stopping what has ended is fine."
+    )
+    parser.option("--all", action="store_true", help="everything that runs")
+    parser.option("-s", "--signal", metavar="NAME", help="begin with this one (TERM)")
+    parser.option("--grace", metavar="TIME", help="wait this long before force (5s)")
+    parser.option("--session", metavar="S", help="only this session; without handles, all of it")
+
+
+def do_kill(args: Namespace) -> int:
+    if not args.words and not args.all and args.session is None:
+        raise Usage("which process? give its handle, --all or --session S")
+    if args.words and args.all:
+        raise Usage("give handles or --all, not both")
+    if args.session is None:
+        import os
+
+        args.session = os.environ.get("HOLDFAST_SESSION") or None
+    survivors = False
+    for receipt in _receipts(open_for(args), args):
+        handle = receipt.record.handle
+        print(f"{handle} had already ended" if receipt.already_ended else handle)
+        if receipt.survivors:
+            survivors = True
+            pids = ", ".join(map(str, receipt.survivors))
+            _render.complain(f"{handle}: still alive after SIGKILL: pid {pids}; see `ps -p {pids}`")
+    return FAILED if survivors else 0
+
+
+def _receipts(client: SyncClient, args: Namespace) -> list[Receipt]:
+    if not args.words and args.signal is None and args.grace is None:
+        return client.stop_all(everything=True)
+    if args.words:
+        handles = [process.handle for process in find_all(client, args.words)]
+    else:
+        handles = [process.handle for process in client.list() if process.record.running]
+    grace = UNSET if args.grace is None else args.grace
+
+    def kill(handle: str) -> Receipt:
+        own = open_for(args)
+        try:
+            return own.get(handle).kill(signal=args.signal or "TERM", grace=grace)
+        finally:
+            own.close()
+
+    if len(handles) == 1:
+        return [kill(handles[0])]
+    # Side by side, so that ten that ignore TERM cost one grace and not ten.
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(32) as pool:
+        return list(pool.map(kill, handles))
+
+
+def options_signal(parser: Parser) -> None:
+    parser.words("HANDLE NAME", 2, 2)
+    parser.epilog = "NAME is like HUP, SIGUSR1 or 10. To stop a process, use `holdfast kill`."
+    parser.session()
+
+
+def do_signal(args: Namespace) -> int:
+    find(open_for(args), args.words[0]).signal(args.words[1])
+    return 0
+
+
+def options_rm(parser: Parser) -> None:
+    parser.words("HANDLE... | --all-finished", 0, None)
+    parser.epilog = "A running process is stopped first."
+    parser.option("--all-finished", action="store_true", help="every process that has ended")
+    parser.session()
+
+
+def do_rm(args: Namespace) -> int:
+    if bool(args.words) == args.all_finished:
+        raise Usage("which process? give handles or --all-finished")
+    client = open_for(args)
+    if args.all_finished:
+        chosen = [process for process in client.list() if not process.record.running]
+    else:
+        chosen = find_all(client, args.words)
+    for process in {process.handle: process for process in chosen}.values():
+        process.remove()
+        print(process.handle, flush=True)
+    return 0
+
+
+def options_clear(parser: Parser) -> None:
+    parser.words("HANDLE...", 1, None)
+    parser.epilog = "Offsets go on where they were, and cursors stay valid."
+    parser.session()
+
+
+def do_clear(args: Namespace) -> int:
+    for process in find_all(open_for(args), args.words):
+        process.clear()
+        print(process.handle, flush=True)
+    return 0

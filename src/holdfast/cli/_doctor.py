@@ -1,0 +1,204 @@
+"""``doctor``: what works on this machine, what does not, and what to do about it.
+
+Every check tries the thing itself rather than asking for a version.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+
+from holdfast import _kernel
+from holdfast._errors import HoldfastError
+from holdfast._home import Home
+
+from . import _render
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Callable, Iterator
+
+    from ._parser import Parser
+
+_COLOURS = {"ok": "green", "note": "yellow", "problem": "red"}
+_LOW_SPACE = 1 << 30
+
+
+@dataclass(slots=True)
+class Check:
+    """One line: ``ok``, ``note`` (works, with a limit) or ``problem`` (holdfast cannot work)."""
+
+    state: str
+    name: str
+    text: str
+
+    def public(self) -> dict[str, str]:
+        return {"state": self.state, "name": self.name, "text": self.text}
+
+
+def options_doctor(parser: Parser) -> None:
+    parser.json("print the checks as one JSON array")
+
+
+def do_doctor(args: Namespace) -> int:
+    checks = []
+    for check in _checks():
+        checks.append(check)
+        if not args.json:
+            state = _render.paint(
+                f"{check.state:<8}", _COLOURS[check.state], _render.coloured(sys.stdout)
+            )
+            print(f"{state} {check.name:<14} {_render.safe(check.text)}")
+    if args.json:
+        _render.show_json([check.public() for check in checks])
+    return 1 if any(check.state == "problem" for check in checks) else 0
+
+
+def _checks() -> Iterator[Check]:
+    yield _python()
+    for name, attempt, without in _KERNEL:
+        yield _tried(name, attempt, without)
+    yield from _programs()
+    home = Home.locate()
+    from ._doctor_home import home_checks
+    from ._doctor_place import place_check
+
+    yield from home_checks(home)
+    yield place_check(home)
+
+
+def _python() -> Check:
+    from holdfast._version import __version__
+
+    version = sys.version.split()[0]
+    return Check("ok", "python", f"{version} at {sys.executable}, holdfast {__version__}")
+
+
+# -- kernel ----------------------------------------------------------------------------------------
+
+
+def _try_pidfd() -> str:
+    pidfd = os.pidfd_open(os.getpid())
+    os.close(pidfd)
+    return "ends are noticed at once and signals never reach a recycled pid"
+
+
+def _try_splice() -> str:
+    read, write = os.pipe()
+    target = os.memfd_create("holdfast-doctor")
+    try:
+        os.write(write, b"x")
+        if os.splice(read, target, 1) != 1:
+            raise OSError(0, "nothing was moved")
+    finally:
+        for fd in (read, write, target):
+            os.close(fd)
+    return "output goes into logs without passing through the keeper's memory"
+
+
+def _try_subreaper() -> str:
+    _kernel.become_subreaper()
+    return "orphans of a process stay in the keeper's hands"
+
+
+def _try_exit_info() -> str:
+    pid = os.fork()
+    if pid == 0:
+        os._exit(7)
+    pidfd = os.pidfd_open(pid)
+    try:
+        os.waitpid(pid, 0)
+        found = _kernel.exit_of_stranger(pidfd)
+    finally:
+        os.close(pidfd)
+    if found != (7, None):
+        raise OSError(0, "not in this kernel")
+    return "exit codes are exact even if both halves of the keeper are killed at once"
+
+
+def _try_inotify() -> str:
+    import ctypes
+
+    fd = _kernel.libc().inotify_init1(os.O_CLOEXEC)
+    if fd < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    os.close(fd)
+    return "logs are followed without polling"
+
+
+# name, what tries it, and what its absence means (a state and the next step).
+_KERNEL: tuple[tuple[str, Callable[[], str], tuple[str, str]], ...] = (
+    ("pidfd", _try_pidfd, ("problem", "holdfast needs Linux 5.4 or later")),
+    ("splice", _try_splice, ("problem", "holdfast needs splice(2); a sandbox may be refusing it")),
+    ("subreaper", _try_subreaper, ("problem", "holdfast needs prctl(PR_SET_CHILD_SUBREAPER)")),
+    (
+        "exit info",
+        _try_exit_info,
+        (
+            "note",
+            "if both halves of the keeper are killed at once, what ends meanwhile is `lost`; "
+            "Linux 6.15 can tell",
+        ),
+    ),
+    (
+        "inotify",
+        _try_inotify,
+        ("note", "logs are polled every 50 ms; raise fs.inotify.max_user_instances"),
+    ),
+)
+
+
+def _tried(name: str, attempt: Callable[[], str], without: tuple[str, str]) -> Check:
+    try:
+        return Check("ok", name, attempt())
+    except (OSError, AttributeError) as error:
+        state, text = without
+        why = getattr(error, "strerror", None) or str(error)
+        return Check(state, name, f"{why}: {text}")
+
+
+# -- programs --------------------------------------------------------------------------------------
+
+
+def _programs() -> Iterator[Check]:
+    import shutil
+
+    bash = shutil.which("bash")
+    if bash:
+        yield Check("ok", "bash", f"{bash} runs commands that are one string")
+    else:
+        yield Check("note", "bash", "not found: sh runs string commands; install bash")
+    if shutil.which("tmux"):
+        yield Check("ok", "tmux", f"{_answer('tmux', '-V') or 'found'} (not needed yet)")
+    else:
+        yield Check("note", "tmux", "not found; nothing needs it yet")
+    if not shutil.which("docker"):
+        yield Check("note", "docker", "not found; nothing needs it yet")
+        return
+    engine = _answer("docker", "version", "--format", "{{.Server.Version}}")
+    if engine:
+        yield Check("ok", "docker", f"engine {engine} answers (not needed yet)")
+    else:
+        yield Check("note", "docker", "client found, no engine answers; nothing needs it yet")
+
+
+def _answer(*command: str) -> str | None:
+    """What a program prints, or None if it fails or takes long."""
+    import subprocess
+
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=5, check=True, text=True
+        )
+    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
+        return None
+    return done.stdout.strip().partition("\n")[0] or None
+
+
+def attempt_line(error: BaseException) -> str:
+    if isinstance(error, HoldfastError):
+        return str(error)
+    return getattr(error, "strerror", None) or str(error)

@@ -1,0 +1,190 @@
+"""The commands there are, and how their arguments are read.
+
+argparse reads the options. It does not get to see the words (handles, the command of ``run``): it
+cannot mix them with options (``wait A --timeout 5 B``), and it takes a ``--`` out of them that was
+meant for the command. `Parser.parse` sorts the two apart first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from holdfast._errors import BadRequest
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any, NoReturn
+
+# name: the module that has options_<name> and do_<name>, and one line for the overview.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "run": ("_commands_run", "start a process, here or (-d) in the background"),
+    "ps": ("_commands_look", "list processes"),
+    "status": ("_commands_look", "show all that is known of one process"),
+    "logs": ("_commands_logs", "show or follow a process's output"),
+    "send": ("_commands_act", "write to a process's stdin"),
+    "wait": ("_commands_act", "wait for processes and print their exit codes"),
+    "kill": ("_commands_stop", "stop processes and everything they started"),
+    "signal": ("_commands_stop", "send one signal to a process and its group"),
+    "rm": ("_commands_stop", "remove processes with their logs"),
+    "clear": ("_commands_stop", "empty the logs of processes"),
+    "events": ("_commands_events", "show, follow or acknowledge what sessions are to be told"),
+    "keeper": ("_commands_keeper", "show, stop or restart the keeper"),
+    "config": ("_commands_keeper", "show the settings in force"),
+    "doctor": ("_doctor", "check what works on this machine"),
+    "demo": ("_demo", "see it all work in half a minute"),
+    "completion": ("_completion", "print a completion script for bash, zsh or fish"),
+}
+_EPILOG = "`holdfast COMMAND --help` tells more. Handles may be shortened, or given by their label."
+
+
+class Usage(BadRequest):
+    """The arguments make no sense; the message says what to type instead."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Options by argparse; words counted here, and found in ``args.words``."""
+
+    def __init__(self, name: str, summary: str) -> None:
+        super().__init__(
+            prog=f"holdfast {name}",
+            description=summary[0].upper() + summary[1:] + ".",
+            allow_abbrev=False,
+            add_help=False,
+        )
+        self.name = name
+        self.actions: dict[str, argparse.Action] = {}
+        self.shown = ""
+        self._least, self._most = 0, 0
+        self._options_first = False
+        self.option("-h", "--help", action="help", help="show this and exit")
+
+    def option(self, *flags: str, **details: Any) -> None:
+        action = self.add_argument(*flags, **details)
+        self.actions.update(dict.fromkeys(flags, action))
+
+    def words(
+        self, shown: str, least: int, most: int | None, *, options_first: bool = False
+    ) -> None:
+        """Take `least` to `most` words; with `options_first` the first word ends the options."""
+        self.shown, self._least, self._options_first = shown, least, options_first
+        self._most = 1 << 30 if most is None else most
+
+    def session(self, help: str = "only this session (default: $HOLDFAST_SESSION)") -> None:
+        self.option(
+            "--session", metavar="S", default=os.environ.get("HOLDFAST_SESSION") or None, help=help
+        )
+
+    def json(self, help: str = "print JSON") -> None:
+        self.option("--json", action="store_true", help=help)
+
+    def parse(self, argv: Sequence[str]) -> argparse.Namespace:
+        options, words = self._sort(list(argv))
+        args = self.parse_args(options)
+        if len(words) < self._least:
+            self.error(f"{self.shown} is missing")
+        if len(words) > self._most:
+            self.error(f"one argument too many, {words[self._most]!r}")
+        args.words = words
+        return args
+
+    def takes_value(self, flag: str) -> bool:
+        return self.actions[flag].nargs is None
+
+    def _sort(self, argv: list[str]) -> tuple[list[str], list[str]]:
+        options: list[str] = []
+        words: list[str] = []
+        while argv:
+            item = argv.pop(0)
+            if item == "--":
+                return options, words + argv
+            if not item.startswith("-") or item == "-":
+                words.append(item)
+                if self._options_first:
+                    return options, words + argv
+                continue
+            flag, joined = self._flag(item)
+            if not self.takes_value(flag) or joined:
+                options.append(item)
+            elif not argv:
+                self.error(f"{flag} needs a value")
+            elif flag.startswith("--"):
+                options.append(f"{item}={argv.pop(0)}")  # so that a value may begin with a dash
+            else:
+                value = argv.pop(0)
+                options += [item + value] if value.startswith("-") else [item, value]
+        return options, words
+
+    def _flag(self, item: str) -> tuple[str, bool]:
+        """The option an argument ends in (``-df`` is ``-d -f``) and whether it brings its value."""
+        if item.startswith("--"):
+            name, equals, _ = item.partition("=")
+            if name not in self.actions:
+                self._unknown(name)
+            return name, bool(equals)
+        for place, letter in enumerate(item[1:], 2):
+            flag = "-" + letter
+            if flag not in self.actions:
+                self._unknown(flag if len(item) == 2 else f"{flag} (in {item})")
+            if self.takes_value(flag):
+                return flag, place < len(item)
+        return flag, False
+
+    def _unknown(self, flag: str) -> NoReturn:
+        import difflib
+
+        near = difflib.get_close_matches(flag, self.actions, 1)
+        self.error(f"no option {flag}" + (f"; did you mean {near[0]}?" if near else ""))
+
+    def error(self, message: str) -> NoReturn:
+        raise Usage(f"{message.rstrip('.')}; see `{self.prog} --help`")
+
+    def format_usage(self) -> str:
+        return f"usage: {self._synopsis()}\n"
+
+    def format_help(self) -> str:
+        formatter = self._get_formatter()
+        formatter.add_text(self.description)
+        formatter.start_section("options")
+        formatter.add_arguments(self._actions)
+        formatter.end_section()
+        formatter.add_text(self.epilog)
+        return f"usage: {self._synopsis()}\n\n" + formatter.format_help()
+
+    def _synopsis(self) -> str:
+        return f"{self.prog} [options] {self.shown}".rstrip()
+
+
+def command(name: str) -> tuple[Parser, Callable[[argparse.Namespace], int]]:
+    """The parser of a command and the function that does it."""
+    if name not in COMMANDS:
+        import difflib
+
+        near = difflib.get_close_matches(name, COMMANDS, 1)
+        hint = f"did you mean `holdfast {near[0]}`?" if near else "see `holdfast --help`"
+        raise Usage(f"no command {name!r}; {hint}")
+    import importlib
+
+    module_name, summary = COMMANDS[name]
+    module = importlib.import_module(f"{__package__}.{module_name}")
+    parser = Parser(name, summary)
+    getattr(module, f"options_{name}")(parser)
+    do: Callable[[argparse.Namespace], int] = getattr(module, f"do_{name}")
+    return parser, do
+
+
+def overview() -> str:
+    widest = max(map(len, COMMANDS))
+    lines = [f"  {name:<{widest}}  {summary}" for name, (_, summary) in COMMANDS.items()]
+    return "\n".join(
+        (
+            "usage: holdfast COMMAND [options] ...",
+            "",
+            "Background processes that outlive whoever started them.",
+            "",
+            *lines,
+            "",
+            _EPILOG,
+        )
+    )

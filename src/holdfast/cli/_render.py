@@ -1,0 +1,230 @@
+"""How things look: tables, colours, and text from outside made harmless.
+
+Colours only on a terminal and without NO_COLOR. Commands, labels and sessions are whatever somebody
+passed; `safe` shows their control characters escaped, so that none of them reaches the terminal.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from holdfast._model import duration_text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Any, TextIO
+
+    from holdfast._model import Event, Record
+
+_COLOURS = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+STATUS_COLOURS = {
+    "running": "cyan",
+    "completed": "green",
+    "failed": "red",
+    "killed": "yellow",
+    "timed_out": "yellow",
+    "lost": "red",
+}
+_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_WIDEST_NAME = 24
+
+
+def coloured(stream: TextIO) -> bool:
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def paint(text: str, colour: str | None, on: bool) -> str:
+    return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m" if on and colour else text
+
+
+def safe(text: str) -> str:
+    """Text from outside on one line, with everything that is not printable escaped."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else _escaped(c) for c in text)
+
+
+def _escaped(character: str) -> str:
+    number = ord(character)
+    if 0xDC80 <= number <= 0xDCFF:
+        number -= 0xDC00  # a byte that was not UTF-8
+    if character in _ESCAPES:
+        return _ESCAPES[character]
+    if number < 0x100:
+        return f"\\x{number:02x}"
+    return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
+
+
+def safe_lines(text: str) -> str:
+    """As `safe`, for text of several lines."""
+    return "\n".join(safe(line) for line in text.split("\n"))
+
+
+def width_of(text: str) -> int:
+    """Columns a terminal needs for it."""
+    if text.isascii():
+        return len(text)
+    import unicodedata
+
+    return sum(
+        0
+        if unicodedata.combining(c) or unicodedata.category(c) == "Me"
+        else 2
+        if unicodedata.east_asian_width(c) in "WF"
+        else 1
+        for c in text
+    )
+
+
+def cut(text: str, width: int) -> str:
+    if width_of(text) <= width:
+        return text
+    kept, used = "", 0
+    for character in text:
+        used += width_of(character)
+        if used > width - 1:
+            break
+        kept += character
+    return kept + "…"
+
+
+def terminal_width(stream: TextIO) -> int | None:
+    """Columns to fit into, or None when it is not a terminal."""
+    if not stream.isatty():
+        return None
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or None
+    except OSError:
+        return None
+
+
+class Table:
+    """Rows of cells under a header; a cell is text, or text with a colour."""
+
+    def __init__(self, *header: str) -> None:
+        self.header = header
+        self.rows: list[tuple[tuple[str, str | None], ...]] = []
+
+    def add(self, *cells: str | tuple[str, str | None]) -> None:
+        self.rows.append(
+            tuple((safe(c), None) if isinstance(c, str) else (safe(c[0]), c[1]) for c in cells)
+        )
+
+    def lines(self, width: int | None, colour: bool) -> list[str]:
+        """The table's lines; with a width, names are shortened and the last column cut."""
+        rows = [tuple((name, "bold") for name in self.header), *self.rows]
+        if width is not None:
+            rows = [(*((cut(t, _WIDEST_NAME), c) for t, c in row[:-1]), row[-1]) for row in rows]
+        widths = [max(width_of(row[i][0]) for row in rows) for i in range(len(self.header) - 1)]
+        room = None if width is None else max(10, width - sum(widths) - 2 * len(widths))
+        lines = []
+        for row in rows:
+            line = "".join(
+                paint(text, tint, colour) + " " * (widths[i] - width_of(text) + 2)
+                for i, (text, tint) in enumerate(row[:-1])
+            )
+            text, tint = row[-1]
+            line += paint(text if room is None else cut(text, room), tint, colour)
+            lines.append(line.rstrip())
+        return lines
+
+    def show(self, stream: TextIO | None = None) -> None:
+        stream = stream or sys.stdout
+        stream.write("\n".join(self.lines(terminal_width(stream), coloured(stream))) + "\n")
+
+
+def status_text(status: str, code: int | None, signal: str | None) -> str:
+    """``failed 3``, ``killed SIGTERM``, ``running``."""
+    how = signal if signal is not None else code
+    return status if how is None else f"{status} {how}"
+
+
+def status_cell(item: Record | Event) -> tuple[str, str | None]:
+    status = item.status or "-"
+    return status_text(status, item.exit_code, item.signal), STATUS_COLOURS.get(status)
+
+
+def process_table(records: Iterable[Record]) -> Table:
+    table = Table("HANDLE", "LABEL", "STATUS", "DURATION", "SESSION", "COMMAND")
+    for record in records:
+        table.add(
+            record.handle,
+            record.label or "-",
+            status_cell(record),
+            duration_text(record.elapsed()),
+            record.session,
+            record.command_text,
+        )
+    return table
+
+
+def show_record(record: Record) -> None:
+    """One process, a line for each thing known."""
+    colour = coloured(sys.stdout)
+    text, tint = status_cell(record)
+    entries: list[tuple[str, Any, str | None]] = [
+        ("handle", record.handle, "bold"),
+        ("label", record.label, None),
+        ("status", text, tint),
+        ("reason", record.reason, None),
+        ("ended by", record.ended_by, None),
+        ("command", record.command_text, None),
+        ("directory", record.cwd, None),
+        ("session", record.session, None),
+        ("group", record.group, None),
+        ("mode", record.mode, None),
+        ("pid", record.pid, None),
+        ("started", record.started_at, None),
+        ("ended", record.ended_at, None),
+        ("duration", duration_text(record.elapsed()), None),
+        ("deadline", "none" if record.timeout is None else duration_text(record.timeout), None),
+        ("stdin", "open" if record.stdin else "closed", None),
+        ("kept", "yes, outlives its session" if record.keep else None, None),
+        ("peak memory", size_text(record.peak_memory_bytes), None),
+        ("cpu time", seconds_text(record.cpu_seconds), None),
+        ("log", record.log, None),
+        ("stderr log", record.err_log, None),
+        *(("note", note, None) for note in record.notes),
+    ]
+    for name, value, tint in entries:
+        if value not in (None, ""):
+            title = paint(f"{name}:".ljust(13), "dim", colour)
+            print(title + paint(safe(str(value)), tint, colour))
+
+
+def size_text(size: int | None) -> str | None:
+    if size is None:
+        return None
+    amount = float(size)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TiB"
+
+
+def seconds_text(seconds: float | None) -> str | None:
+    return None if seconds is None else f"{seconds:.3f} s"
+
+
+def show_json(value: object) -> None:
+    """One JSON value on one line, at once: a follow is a line for each."""
+    import json
+
+    sys.stdout.write(json.dumps(value) + "\n")
+    sys.stdout.flush()
+
+
+def show_words(words: Sequence[str]) -> None:
+    for word in words:
+        print(word)
+
+
+def complain(message: str) -> None:
+    """The one line of an error, or of anything else that is not the answer, on stderr."""
+    name = paint("holdfast:", "red", coloured(sys.stderr))
+    sys.stdout.flush()
+    sys.stderr.write(f"{name} {safe(message)}\n")
+    sys.stderr.flush()

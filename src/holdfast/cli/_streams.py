@@ -1,0 +1,69 @@
+"""Bytes of output to our own stdout and stderr, as they are."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from . import _render
+from ._handles import open_for
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Callable
+
+    from holdfast._output import Output
+
+FDS = {"stdout": 1, "stderr": 2}
+
+
+def write(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(fd, view) :]
+        except BlockingIOError:  # somebody made the terminal we share non-blocking
+            import select
+
+            select.select([], [fd], [])
+
+
+def tell_gap(output: Output) -> None:
+    if output.gap:
+        _render.complain(
+            f"{output.gap} bytes before offset {output.start} are gone: the log is cleared, or "
+            "longer than its cap (run --log-cap keeps more)"
+        )
+
+
+def copy(output: Output, fd: int) -> None:
+    tell_gap(output)
+    write(fd, output.data)
+
+
+class Pump(threading.Thread):
+    """Does `work` with a client of its own, then says so: ``done(None)`` or ``done(error)``."""
+
+    def __init__(
+        self,
+        args: Namespace,
+        handle: str,
+        work: Callable[..., None],
+        done: Callable[[BaseException | None], None],
+    ) -> None:
+        super().__init__(daemon=True)
+        self._args, self._handle, self._work, self._done = args, handle, work, done
+        self.start()
+
+    def run(self) -> None:
+        try:
+            client = open_for(self._args)
+            try:
+                self._work(client.get(self._handle))
+            finally:
+                client.close()
+        except BaseException as error:
+            self._done(error)
+        else:
+            self._done(None)

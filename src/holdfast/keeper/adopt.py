@@ -1,0 +1,61 @@
+"""Finding again what an earlier keeper left when both its halves died.
+
+Its processes go on (their FIFOs wait), but they are nobody's children we know. Pid, start time and
+boot id say whether the one that has the pid is the one we started; a pidfd then holds on to it. A
+record without a pid was written in the moment before a start: if that start happened, the process
+carries the handle in its environment.
+"""
+
+from __future__ import annotations
+
+import os
+
+from .. import _kernel
+from .._home import Home
+from .._model import Record
+from .guard import Held
+
+
+def find(home: Home, record: Record) -> Held | None:
+    """What can be held of a process that was running, or None if it is not to be found."""
+    if record.boot_id != _kernel.boot_id():
+        return None
+    pid, started = record.pid, record.start_time
+    if pid is None or started is None:
+        found = _marked(record.handle)
+        if found is None:
+            return None
+        pid, started = found.pid, found.start_time
+        record.pid, record.start_time = pid, started
+    pidfd = _kernel.open_process(pid, started)
+    if pidfd is None:
+        return None
+    held = Held(pid, pidfd)
+    held.out = _reader(home.fifo(record.handle))
+    if record.err_log is not None:
+        held.err = _reader(home.fifo(record.handle, "stderr"))
+    return held
+
+
+def readers_only(home: Home, record: Record) -> Held:
+    """The FIFOs of a process that has ended: a grandchild may still hold and fill them."""
+    held = Held(record.pid or 0, -1)
+    held.out = _reader(home.fifo(record.handle))
+    if record.err_log is not None:
+        held.err = _reader(home.fifo(record.handle, "stderr"))
+    return held
+
+
+def _marked(handle: str) -> _kernel.Stat | None:
+    """The session leader among the processes that carry this handle's mark."""
+    for found in _kernel.all_processes():
+        if found.session == found.pid and _kernel.mark_of(found.pid) == handle:
+            return found
+    return None
+
+
+def _reader(path: str) -> int:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return -1

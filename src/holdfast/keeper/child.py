@@ -1,0 +1,327 @@
+"""One live child: its record, its output, its stdin, who waits for it, and its end."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+
+from .. import _kernel
+from .._errors import Unsupported
+from .._model import ExitNote, Record, signal_name
+from .guard import Held, note_of, reap
+from .loop import HUP, IN, OUT
+from .pump import LogWriter, Pump
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .._home import Home
+    from .._store import Store
+    from .loop import Loop, Timer
+    from .stop import Stopping
+
+
+class Sending:
+    """One send on its way into a stdin that may not take it all."""
+
+    __slots__ = ("data", "written", "token", "eof", "done", "timer")
+
+    def __init__(
+        self, data: bytes, token: str, eof: bool, done: Callable[[int, Exception | None], None]
+    ) -> None:
+        self.data = memoryview(data)
+        self.written = 0
+        self.token = token
+        self.eof = eof
+        self.done = done
+        self.timer: Timer | None = None
+
+
+class Child:
+    __slots__ = (
+        "loop",
+        "record",
+        "held",
+        "mine",
+        "writers",
+        "pumps",
+        "waiters",
+        "deadline",
+        "stopping",
+        "note",
+        "on_end",
+        "on_quiet",
+        "on_limit",
+        "on_sent",
+        "_sends",
+        "_store",
+        "_full",
+    )
+
+    def __init__(
+        self,
+        loop: Loop,
+        store: Store,
+        record: Record,
+        held: Held,
+        *,
+        mine: bool,
+        on_end: Callable[[Child], None],
+        on_quiet: Callable[[Child], None],
+        on_limit: Callable[[Child], None],
+        on_sent: Callable[[Child, str, int], None],
+    ) -> None:
+        self.loop = loop
+        self.record = record
+        self.held = held
+        self.mine = mine
+        self.waiters: list[Callable[[Record], None]] = []
+        self.deadline: Timer | None = None
+        self.stopping: Stopping | None = None
+        self.note: ExitNote | None = None
+        self.on_end = on_end
+        self.on_quiet = on_quiet
+        self.on_limit = on_limit
+        self.on_sent = on_sent
+        self._sends: list[Sending] = []
+        self._store = store
+        self._full = False
+        self.writers: list[LogWriter] = []
+        self.pumps: list[Pump] = []
+
+    def watch_output(self) -> None:
+        record = self.record
+        streams = [(self.held.out, "stdout")]
+        if record.err_log is not None:
+            streams.append((self.held.err, "stderr"))
+        for fd, stream in streams:
+            writer = log_writer(self._store.home, record, stream)
+            self.writers.append(writer)
+            if fd >= 0:
+                pump = Pump(
+                    self.loop,
+                    fd,
+                    writer,
+                    record.log_limit,
+                    lambda: self.on_limit(self),
+                    self._hung_up,
+                    self._disk_full,
+                )
+                self.pumps.append(pump)
+
+    def watch_end(self) -> None:
+        """A child of ours can be asked as soon as it is dead, another's once it is reaped."""
+        self.loop.add(self.held.pidfd, IN if self.mine else 0, self._ended)
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def exited(self) -> bool:
+        """True once the kernel says so, reaped or not."""
+        if self.note is not None:
+            return True
+        poll = select.poll()
+        poll.register(self.held.pidfd, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def settle_if_exited(self) -> None:
+        """Do not wait for the loop to say so, where it can be known now."""
+        if self.mine and self.note is None:
+            self._ended(IN)
+
+    def _ended(self, events: int) -> None:
+        if self.mine:
+            ended = os.waitid(os.P_PID, self.held.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if ended is not None:
+                self._settle_own(ended)
+        elif events & HUP:  # reaped by its parent, and so past writing its exit note
+            self.settle_strange()
+
+    def _settle_own(self, ended: os.waitid_result) -> None:
+        handle = self.record.handle
+        self._drain()
+        note = note_of(ended, drained=True)
+        note.out_of_memory = self._out_of_memory(note)
+        self._store.write_exit(handle, note)
+        reap(self._store, handle, self.held.pid, note)
+        self._settled(note)
+
+    def settle_strange(self) -> None:
+        """It was the guard's child, or nobody's we know: the note says how it ended, or the kernel."""
+        handle = self.record.handle
+        self._drain()
+        note = self._store.read_exit(handle)
+        if note is None:
+            how = _kernel.exit_of_stranger(self.held.pidfd)
+            code, number = (None, None) if how is None else how
+            note = ExitNote(
+                code=code,
+                signal=None if number is None else signal_name(number),
+                at=time.time(),
+                clock=time.monotonic(),
+                known=how is not None,
+            )
+        note.drained = True
+        note.out_of_memory = self._out_of_memory(note)
+        self._store.write_exit(handle, note)
+        self._settled(note)
+
+    def settle_lost(self) -> None:
+        note = ExitNote(None, None, time.time(), time.monotonic(), known=False, drained=True)
+        self._drain()
+        self._store.write_exit(self.record.handle, note)
+        self._settled(note)
+
+    def _out_of_memory(self, note: ExitNote) -> bool:
+        if note.signal != "SIGKILL" or self.record.stop is not None:
+            return False
+        return _kernel.killed_for_memory(self.held.pid, self.record.started_clock)
+
+    def _settled(self, note: ExitNote) -> None:
+        self.note = note
+        if self.held.pidfd >= 0:
+            self.loop.remove(self.held.pidfd)
+        if self.deadline is not None:
+            self.deadline.cancel()
+            self.deadline = None
+        if self._full:
+            self.record.notes.append("the disk was full while it ran: its output came late")
+        self.record.end(note)
+        for sending in list(self._sends):
+            self._finish_send(sending, None)
+        waiters, self.waiters = self.waiters, []
+        for waiter in waiters:
+            waiter(self.record)
+        self.on_end(self)
+
+    def stop_waiting(self, waiter: Callable[[Record], None]) -> None:
+        if waiter in self.waiters:
+            self.waiters.remove(waiter)
+
+    def _drain(self) -> None:
+        for pump in list(self.pumps):
+            pump.drain()
+
+    # -- output --------------------------------------------------------------------------------
+
+    def _hung_up(self, pump: Pump) -> None:
+        """Nobody holds the FIFO any more; after the process's end that is the end of the log."""
+        self.pumps.remove(pump)
+        pump.close()
+        if pump.fd == self.held.out:
+            self.held.out = -1
+        else:
+            self.held.err = -1
+        self.on_quiet(self)
+
+    def _disk_full(self, error: OSError) -> None:
+        if not self._full:
+            self._full = True
+            self.record.notes.append(f"output is held back: {error.strerror} in the home")
+
+    def clear(self) -> None:
+        self._drain()
+        for writer in self.writers:
+            writer.clear()
+
+    # -- stdin ---------------------------------------------------------------------------------
+
+    def send(
+        self,
+        data: bytes,
+        token: str,
+        eof: bool,
+        timeout: float,
+        done: Callable[[int, Exception | None], None],
+    ) -> None:
+        """Write to stdin; `done` gets how many bytes were taken within the time."""
+        held = self.held
+        sending = Sending(data, token, eof, done)
+        if token and held.token == token:
+            sending.written = held.sent  # repeated after a crash: written then, so not again
+        if held.stdin < 0:
+            if data and sending.written == len(data):
+                done(sending.written, None)
+                return
+            raise Unsupported(self._why_no_stdin(), handle=self.record.handle)
+        self._sends.append(sending)
+        for pump in self.pumps:
+            pump.hurry()
+        if len(self._sends) == 1:
+            self._write(sending)
+        if sending in self._sends:
+            if len(self._sends) == 1:
+                self.loop.add(held.stdin, OUT, lambda _: self._write(self._sends[0]))
+            sending.timer = self.loop.after(timeout, lambda: self._finish_send(sending, None))
+
+    def _why_no_stdin(self) -> str:
+        handle = self.record.handle
+        if not self.record.stdin:
+            return f"{handle} was started without stdin; start it with stdin open to write to it"
+        return f"the stdin of {handle} is closed; start the process again to write to it"
+
+    def _write(self, sending: Sending) -> None:
+        try:
+            while sending.written < len(sending.data):
+                sending.written += os.write(self.held.stdin, sending.data[sending.written :])
+        except BlockingIOError:
+            pass
+        except BrokenPipeError:
+            error = Unsupported(
+                f"{self.record.handle} has closed its stdin; nothing more can be written to it",
+                handle=self.record.handle,
+            )
+            self._finish_send(sending, error)
+            return
+        if sending.written:
+            self.held.token, self.held.sent = sending.token, sending.written
+            self.on_sent(self, sending.token, sending.written)
+        if sending.written == len(sending.data):
+            self._finish_send(sending, None)
+
+    def _finish_send(self, sending: Sending, error: Exception | None) -> None:
+        if sending not in self._sends:
+            return
+        self._sends.remove(sending)
+        if sending.timer is not None:
+            sending.timer.cancel()
+        if not self._sends and self.held.stdin >= 0:
+            self.loop.remove(self.held.stdin)
+        if sending.eof and sending.written == len(sending.data) and error is None:
+            self.close_stdin()
+        sending.done(sending.written, error)
+        if self._sends and self.held.stdin >= 0:
+            self._write(self._sends[0])
+
+    def close_stdin(self) -> None:
+        if self.held.stdin >= 0:
+            self.loop.remove(self.held.stdin)
+            os.close(self.held.stdin)
+            self.held.stdin = -1
+
+    # -- letting go ----------------------------------------------------------------------------
+
+    @property
+    def quiet(self) -> bool:
+        """True when nothing is left to do for it: ended, and nobody can write to its log."""
+        return self.note is not None and not self.pumps
+
+    def close(self) -> None:
+        for pump in self.pumps:
+            pump.close()
+        self.pumps.clear()
+        for writer in self.writers:
+            writer.close()
+        self.writers.clear()
+        self.close_stdin()
+        if self.held.pidfd >= 0:
+            self.loop.remove(self.held.pidfd)
+            os.close(self.held.pidfd)
+            self.held.pidfd = -1
+        self.held.out = self.held.err = -1
+
+
+def log_writer(home: Home, record: Record, stream: str) -> LogWriter:
+    handle = record.handle
+    return LogWriter(home.log(handle, stream), home.head(handle, stream), record.log_cap)

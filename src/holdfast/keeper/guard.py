@@ -1,0 +1,351 @@
+"""The guard: the half of the keeper that does nothing, so that nothing can go wrong with it.
+
+DESIGN. Guard and worker both hold, for every process, a pidfd and the descriptors that must not be
+lost (the readers of its output, the writing end of its stdin), and both are subreapers. The worker
+is the guard's child and does all the work; over a socket pair it tells the guard what it launches.
+
+Worker killed: its children become the guard's. The guard reaps them exactly (it peeks, writes the
+exit note, then reaps, so a death between any two steps leaves the step to somebody else) and forks
+a new worker, which inherits every descriptor. Children that came to the guard this way stay its
+children for life; the worker sees their pidfd hang up once the guard has reaped them, which is
+after the note is on disk.
+
+Guard killed: the worker sees the socket pair end and turns itself into the guard by execve: same
+pid, so its children stay its children; then it forks a new worker. `holdfast keeper restart` is
+this same road, taken on purpose, with the code that is now on disk.
+
+A worker killed while it was launching: "launching" arrived before the process was made, so the
+guard looks among its new children for the one that carries the handle's mark, or, if that one is
+dead already, for the only newcomer that can be it.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import time
+
+from .. import _kernel
+from .._home import Home
+from .._model import ExitNote, signal_name
+from .._store import Store
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_MESSAGE = 65536
+_CLAIM_TRIES = 200
+
+
+class Held:
+    """What both halves hold of one process. Descriptors are -1 where there is none."""
+
+    __slots__ = ("pid", "pidfd", "out", "err", "stdin", "token", "sent")
+
+    def __init__(
+        self,
+        pid: int,
+        pidfd: int,
+        out: int = -1,
+        err: int = -1,
+        stdin: int = -1,
+        token: str = "",
+        sent: int = 0,
+    ) -> None:
+        self.pid = pid
+        self.pidfd = pidfd
+        self.out = out
+        self.err = err
+        self.stdin = stdin
+        # The last send that was acted on and how much of it was written, so that a client that
+        # repeats it after a crash has none of it typed twice.
+        self.token = token
+        self.sent = sent
+
+    def descriptors(self) -> list[int]:
+        return [fd for fd in (self.pidfd, self.out, self.err, self.stdin) if fd >= 0]
+
+    def to_json(self) -> list[Any]:
+        return [getattr(self, name) for name in self.__slots__]
+
+
+Table = dict[str, Held]
+
+
+class Channel:
+    """The worker's end of the socket pair: what it tells the guard."""
+
+    __slots__ = ("_socket",)
+
+    def __init__(self, end: socket.socket) -> None:
+        self._socket = end
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def tell(self, what: str, handle: str = "", *details: Any) -> None:
+        """Raises OSError when the guard is gone."""
+        self._socket.send(json.dumps([what, handle, *details]).encode())
+
+    def hand_over(self, handle: str, held: Held) -> None:
+        message = json.dumps(["held", handle, *_shape(held)]).encode()
+        socket.send_fds(self._socket, [message], held.descriptors())
+
+
+def _shape(held: Held) -> list[int]:
+    """pid, and which of out, err and stdin come along."""
+    return [held.pid, int(held.out >= 0), int(held.err >= 0), int(held.stdin >= 0)]
+
+
+class Guard:
+    __slots__ = (
+        "home",
+        "store",
+        "lock",
+        "listen",
+        "table",
+        "idle",
+        "nofile",
+        "fresh",
+        "_launching",
+        "_launched_clock",
+        "_quit",
+        "_wake",
+        "_wake_write",
+        "_worker",
+        "_worker_failed",
+    )
+
+    def __init__(
+        self,
+        home: Home,
+        lock: int,
+        listen: int,
+        table: Table,
+        idle: float,
+        nofile: int,
+        *,
+        fresh: bool,
+    ) -> None:
+        self.home = home
+        self.store = Store(home)
+        self.lock = lock
+        self.listen = listen
+        self.table = table
+        self.idle = idle
+        self.nofile = nofile
+        # True until what an earlier keeper left has been taken up: only then can there be processes
+        # on disk that we have never heard of.
+        self.fresh = fresh
+        self._launching = ""
+        self._launched_clock = 0
+        self._quit = False
+        self._worker = 0
+        self._worker_failed = False
+        self._wake, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def run(self) -> None:
+        """Guard until told to quit. Returns only in a process that is to exit."""
+        from .worker import run_worker
+
+        signal.signal(signal.SIGCHLD, _ignore)
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        failures = 0
+        while not self._quit:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            started = time.monotonic()
+            gc.freeze()  # what exists now is shared with the worker and left alone by both
+            self._worker = os.fork()
+            if self._worker == 0:
+                signal.set_wakeup_fd(-1)
+                ours.close()
+                os.close(self._wake)
+                os.close(self._wake_write)
+                run_worker(self, Channel(theirs))
+                os._exit(0)
+            theirs.close()
+            self._worker_failed = False
+            self._serve(ours)
+            ours.close()
+            # A worker that was killed is replaced at once; one that fails by itself, again and
+            # again, is replaced more and more slowly.
+            if self._worker_failed and time.monotonic() - started < 5:
+                failures = min(failures + 1, 9)
+                self._settle_for(0.01 * 2**failures)
+            else:
+                failures = 0
+
+    def _serve(self, channel: socket.socket) -> None:
+        """Until the worker is gone: listen to it, and reap what has become ours."""
+        poll = select.poll()
+        poll.register(channel, select.POLLIN)
+        poll.register(self._wake, select.POLLIN)
+        alive = True
+        while alive:
+            for fd, _ in poll.poll():
+                if fd == self._wake:
+                    _empty(self._wake)
+                else:
+                    alive = self._hear(channel)
+            self._settle()
+        if self._launching:
+            self._claim(self._launching)
+        self._settle()
+
+    def _settle_for(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            select.select([self._wake], [], [], left)
+            _empty(self._wake)
+            self._settle()
+
+    def _hear(self, channel: socket.socket) -> bool:
+        # Not socket.recv_fds: it drops its flags, and our children would inherit what it received.
+        data, ancillary, _, _ = channel.recvmsg(
+            _MESSAGE, socket.CMSG_LEN(4 * 4), socket.MSG_CMSG_CLOEXEC
+        )
+        if not data:
+            return False
+        what, handle, *details = json.loads(data)
+        held = self.table.get(handle)
+        if what == "launching":
+            self._launching = handle
+            self._launched_clock = _ticks()
+        elif what == "failed":
+            self._launching = ""
+        elif what == "held":
+            descriptors = [
+                fd
+                for level, kind, payload in ancillary
+                if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS
+                for fd in struct.unpack(f"{len(payload) // 4}i", payload)
+            ]
+            self.table[handle] = _held(details, descriptors)
+            self._launching = ""
+        elif what == "recovered":
+            self.fresh = False
+        elif what == "quit":
+            self._quit = True
+        elif held is None:
+            pass
+        elif what == "sent":
+            held.token, held.sent = details
+        elif what == "eof":
+            os.close(held.stdin)
+            held.stdin = -1
+        elif what == "forget":
+            del self.table[handle]
+            for fd in held.descriptors():
+                os.close(fd)
+        return True
+
+    def _settle(self) -> None:
+        """Reap whatever of ours has ended: the worker, orphans, and processes that became ours."""
+        by_pid = {held.pid: handle for handle, held in self.table.items()}
+        while True:
+            try:
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if ended is None:
+                return
+            handle = by_pid.get(ended.si_pid)
+            if handle is not None:
+                note = self.store.read_exit(handle)
+                if note is None:
+                    note = note_of(ended)
+                    self.store.write_exit(handle, note)
+                reap(self.store, handle, ended.si_pid, note)
+                continue
+            os.waitpid(ended.si_pid, 0)
+            if ended.si_pid == self._worker:
+                killed = ended.si_code == os.CLD_KILLED and ended.si_status == signal.SIGKILL
+                self._worker_failed = not killed
+
+    def _claim(self, handle: str) -> None:
+        """Find the process that the dead worker was launching, if it got that far."""
+        self._launching = ""
+        if handle in self.table:
+            return
+        known = {held.pid for held in self.table.values()} | {self._worker}
+        ours = os.getsid(0)
+        for _ in range(_CLAIM_TRIES):
+            undecided = False
+            for pid in _kernel.children():
+                found = _kernel.stat(pid)
+                if pid in known or found is None or found.start_time < self._launched_clock:
+                    continue
+                mark = _kernel.mark_of(pid)
+                dead = found.state == "Z"
+                if mark == handle or (dead and mark is None and found.session == pid):
+                    self._hold(handle, pid)
+                    return
+                # Between fork and exec it still looks like the worker it came from.
+                undecided = undecided or (found.session == ours and not dead)
+            if not undecided:
+                return
+            time.sleep(0.001)
+
+    def _hold(self, handle: str, pid: int) -> None:
+        """The spare readers went with the worker, but the process holds its FIFOs open itself."""
+        held = Held(pid, os.pidfd_open(pid))
+        for name, stream in (("out", "stdout"), ("err", "stderr")):
+            try:
+                flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+                setattr(held, name, os.open(self.home.fifo(handle, stream), flags))
+            except FileNotFoundError:
+                continue
+        self.table[handle] = held
+
+
+def _held(shape: list[int], descriptors: list[int]) -> Held:
+    pid, *present = shape
+    held = Held(pid, descriptors[0])
+    rest = iter(descriptors[1:])
+    for name, here in zip(("out", "err", "stdin"), present, strict=True):
+        if here:
+            setattr(held, name, next(rest))
+    return held
+
+
+def note_of(ended: os.waitid_result, *, drained: bool = False) -> ExitNote:
+    """What waitid says, as an exit note."""
+    exited = ended.si_code == os.CLD_EXITED
+    return ExitNote(
+        code=ended.si_status if exited else None,
+        signal=None if exited else signal_name(ended.si_status),
+        at=time.time(),
+        clock=time.monotonic(),
+        drained=drained,
+    )
+
+
+def reap(store: Store, handle: str, pid: int, note: ExitNote) -> None:
+    """Reap a child whose note is on disk, and add to the note what only reaping tells."""
+    _, _, usage = os.wait4(pid, 0)
+    note.peak_memory_bytes = usage.ru_maxrss * 1024
+    note.cpu_seconds = round(usage.ru_utime + usage.ru_stime, 6)
+    store.write_exit(handle, note)
+
+
+def _ticks() -> int:
+    """Now, as ``/proc/<pid>/stat`` counts start times."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+
+
+def _ignore(number: int, frame: object) -> None:
+    """SIGCHLD needs a handler so that it reaches the wakeup descriptor."""
+
+
+def _empty(fd: int) -> None:
+    try:
+        while os.read(fd, 4096):
+            pass
+    except BlockingIOError:
+        return

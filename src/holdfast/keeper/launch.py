@@ -1,0 +1,172 @@
+"""Beginning a process: find the program, make its FIFOs, start it.
+
+`os.posix_spawn` is the vfork road without Popen around it: no fork of the keeper's memory, and an
+error of exec comes back as an error instead of an exit code. It cannot change directory or umask,
+so the worker, which has one thread, takes on the caller's for the moment of the call.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import signal
+import stat
+
+from .._errors import BadDirectory, NotExecutable, SpawnError
+from .._home import Home
+from .._kernel import MARK
+from .._model import Record
+
+_RESET = [signal.SIGPIPE, signal.SIGXFSZ]
+
+
+class Ends:
+    """The descriptors of one launch: ours to keep, and the child's to close after the start."""
+
+    __slots__ = ("out", "err", "stdin", "_theirs")
+
+    def __init__(self) -> None:
+        self.out = self.err = self.stdin = -1
+        self._theirs: list[int] = []
+
+    def give(self, fd: int) -> int:
+        self._theirs.append(fd)
+        return fd
+
+    def close_theirs(self) -> None:
+        for fd in self._theirs:
+            os.close(fd)
+        self._theirs.clear()
+
+    def close_all(self) -> None:
+        self.close_theirs()
+        for fd in (self.out, self.err, self.stdin):
+            if fd >= 0:
+                os.close(fd)
+
+
+def find_program(argv: list[str], env: dict[str, str], cwd: str) -> str:
+    """The file to execute for ``argv[0]``, looked up as a shell would in the child's own PATH."""
+    name = argv[0]
+    if not name:
+        raise NotExecutable("the command is empty; give a program to run", missing=True)
+    if "/" in name:
+        candidates = [os.path.join(cwd, name)]
+    else:
+        path = env.get("PATH", "/usr/local/bin:/usr/bin:/bin")
+        candidates = [os.path.join(cwd, part, name) for part in path.split(":")]
+    denied = ""
+    for candidate in candidates:
+        try:
+            mode = os.stat(candidate).st_mode
+        except OSError:
+            continue
+        if stat.S_ISREG(mode) and os.access(candidate, os.X_OK):
+            return candidate
+        denied = denied or candidate
+    if denied:
+        raise NotExecutable(
+            f"{denied} is not an executable file; chmod +x it, or run it with its interpreter"
+        )
+    where = "" if "/" in name else " on the PATH"
+    raise NotExecutable(f"no program {name!r}{where}; check the name, or install it", missing=True)
+
+
+def check_directory(cwd: str) -> None:
+    try:
+        mode = os.stat(cwd).st_mode
+    except OSError as error:
+        raise BadDirectory(
+            f"cannot use {cwd!r} as working directory: {error.strerror}; give one that exists"
+        ) from None
+    if not stat.S_ISDIR(mode):
+        raise BadDirectory(f"{cwd!r} is not a directory; give one that is")
+
+
+def make_ends(home: Home, record: Record) -> tuple[Ends, list[tuple[int, int, int]]]:
+    """Make the FIFOs and stdin; returns what to keep and the file actions of the child."""
+    ends = Ends()
+    try:
+        reader, theirs = _fifo(home.fifo(record.handle))
+        ends.out = reader
+        actions = [(os.POSIX_SPAWN_DUP2, ends.give(theirs), 1)]
+        if record.err_log is None:
+            actions.append((os.POSIX_SPAWN_DUP2, theirs, 2))
+        else:
+            reader, theirs = _fifo(home.fifo(record.handle, "stderr"))
+            ends.err = reader
+            actions.append((os.POSIX_SPAWN_DUP2, ends.give(theirs), 2))
+        if record.stdin:
+            theirs, ends.stdin = os.pipe2(os.O_CLOEXEC)
+            os.set_blocking(ends.stdin, False)
+            actions.append((os.POSIX_SPAWN_DUP2, ends.give(theirs), 0))
+        else:
+            actions.append((os.POSIX_SPAWN_DUP2, 0, 0))  # our own stdin is /dev/null
+    except BaseException:
+        ends.close_all()
+        raise
+    return ends, actions
+
+
+def _fifo(path: str) -> tuple[int, int]:
+    os.mkfifo(path, 0o600)
+    # Read-write for the child: with a reader of its own the FIFO never breaks, it only fills. Ours
+    # is opened second, so that it never sees an end before there was a beginning.
+    theirs = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), theirs
+    except BaseException:
+        os.close(theirs)
+        raise
+
+
+def start(
+    program: str,
+    argv: list[str],
+    env: dict[str, str],
+    record: Record,
+    actions: list[tuple[int, int, int]],
+    umask: int,
+    nofile: int,
+) -> int:
+    """Start it and return its pid; SpawnError and its kin when the kernel refuses."""
+    env[MARK] = record.handle
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        try:
+            os.chdir(record.cwd)
+        except OSError as error:
+            raise BadDirectory(
+                f"cannot use {record.cwd!r} as working directory: {error.strerror}"
+            ) from None
+        os.umask(umask)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(nofile, soft), hard))
+        return os.posix_spawn(
+            program, argv, env, file_actions=actions, setsid=True, setsigmask=(), setsigdef=_RESET
+        )
+    except OSError as error:
+        raise _translated(error, program) from None
+    except ValueError as error:
+        raise SpawnError(f"the command cannot be run: {error}") from None
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        os.umask(0o077)
+        os.chdir("/")
+
+
+def _translated(error: OSError, program: str) -> SpawnError:
+    if error.errno == errno.ENOENT:
+        return NotExecutable(
+            f"the interpreter that {program} names in its first line does not exist; install it",
+            missing=True,
+        )
+    if error.errno == errno.ENOEXEC:
+        return NotExecutable(
+            f"{program} is neither a binary nor a script with a #! line; run it with its interpreter"
+        )
+    if error.errno == errno.EACCES:
+        return NotExecutable(f"{program} may not be executed; check its permissions")
+    if error.errno == errno.E2BIG:
+        return SpawnError("arguments and environment are too long; pass them in a file")
+    return SpawnError(f"cannot start {program}: {error.strerror}; free some resources and try again")

@@ -1,0 +1,298 @@
+"""Moving a process's output from its FIFO into its log, and keeping the log within its cap.
+
+DESIGN. The process holds its FIFO open for reading and writing, so it never breaks: it fills, and
+the process waits. The pump splices what is there into the log, where only the pump writes. When
+the log passes its cap the head is freed: first the head file says where the log now begins, then
+the blocks go back to the file system, so a reader that looks at the head after reading knows what
+to throw away. A pump killed between the two leaves blocks that the next freeing returns.
+
+Where the file system cannot punch holes the log is rotated instead: ``.log`` becomes ``.log.old``
+and a new one begins. While that happens the head's checksum is wrong, which makes readers wait;
+a pump that finds it wrong when it opens the log finishes or undoes the rotation.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import struct
+import termios
+import time
+
+from .. import _kernel
+from .._home import open_private
+from .._loghead import LogHead, broken_head, read_head, spoil_head, write_head
+from .loop import HUP, IN
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .loop import Loop, Timer
+
+_BLOCK = 4096
+_PIECE = 1 << 20
+_TURN = 4 << 20  # bytes moved before others get their turn
+_FREE_STEP = 32 << 20
+_PIPE_SIZE = 1 << 20
+_F_SETPIPE_SZ = 1031
+_SMALL = 32 << 10
+_REST = 0.004
+_URGENT = 0.05
+_DISK_FULL_REST = 0.5
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+class LogWriter:
+    """The one writer of one log. `size` counts every byte the process ever wrote."""
+
+    __slots__ = ("path", "head_path", "cap", "size", "_fd", "_head", "_can_punch", "_can_splice")
+
+    def __init__(self, path: str, head_path: str, cap: int) -> None:
+        self.path = path
+        self.head_path = head_path
+        self.cap = cap
+        self._can_punch = True
+        self._can_splice = hasattr(os, "splice")
+        self._head = self._recovered_head()
+        self._fd = open_private(path, os.O_WRONLY | os.O_CREAT)
+        self.size = self._head.base + os.fstat(self._fd).st_size
+
+    def _recovered_head(self) -> LogHead:
+        head = broken_head(self.head_path)
+        if head is None:
+            return read_head(self.head_path)
+        # A rotation was cut short. Without a .log (or with a fresh one) the rename had been done.
+        size = _size(self.path)
+        old = _size(self.path + ".old")
+        if size == 0 and old > 0:
+            head = LogHead(begin=head.base, base=head.base + old, old_base=head.base)
+        write_head(self.head_path, head)
+        return head
+
+    @property
+    def begin(self) -> int:
+        return self._head.begin
+
+    def take(self, source: int, limit: int) -> int:
+        """Move up to `limit` bytes from a pipe; BlockingIOError when there is nothing, 0 at its end."""
+        position = self.size - self._head.base
+        if self._can_splice:
+            try:
+                moved = os.splice(source, self._fd, limit, offset_dst=position)
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+                self._can_splice = False  # a file system that does not take pages from pipes
+                return self.take(source, limit)
+        else:
+            data = os.read(source, limit)
+            moved = 0
+            while moved < len(data):
+                moved += os.pwrite(self._fd, data[moved:], position + moved)
+        self.size += moved
+        if self.size - self._head.begin > self.cap + self._step():
+            self._keep_cap()
+        return moved
+
+    def _step(self) -> int:
+        return max(_BLOCK * 16, min(_FREE_STEP, self.cap // 8))
+
+    def _keep_cap(self) -> None:
+        if self._can_punch:
+            begin = (self.size - self.cap) // _BLOCK * _BLOCK
+            previous = self._head.begin // _BLOCK * _BLOCK
+            if self._free(begin, previous):
+                return
+        if self.size - self._head.base > self.cap // 2:
+            self._rotate()
+
+    def clear(self) -> None:
+        """Free everything; the next byte gets the offset it would have had."""
+        if self.size == self._head.begin:
+            return
+        if not (self._can_punch and self._free(self.size, self._head.base)):
+            self._rotate()
+            self._head = LogHead(begin=self.size, base=self._head.base, old_base=self._head.base)
+            write_head(self.head_path, self._head)
+            _remove(self.path + ".old")
+
+    def _free(self, begin: int, previous: int) -> bool:
+        base = self._head.base
+        if previous < base:
+            return False  # what is to go lies in the rotated part
+        head = LogHead(begin, base, self._head.old_base)
+        write_head(self.head_path, head)
+        self._head = head
+        try:
+            _kernel.punch_hole(self._fd, previous - base, begin - previous)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
+                raise
+            self._can_punch = False
+            return False
+        return True
+
+    def _rotate(self) -> None:
+        spoil_head(self.head_path, self._head)
+        os.rename(self.path, self.path + ".old")
+        os.close(self._fd)
+        self._fd = open_private(self.path, os.O_WRONLY | os.O_CREAT)
+        self._head = LogHead(
+            begin=max(self._head.begin, self._head.base), base=self.size, old_base=self._head.base
+        )
+        write_head(self.head_path, self._head)
+
+    def tail(self, count: int) -> bytes:
+        """The last bytes of the log, for the outbox."""
+        start = max(self._head.begin, self._head.base, self.size - count)
+        fd = open_private(self.path, os.O_RDONLY)
+        try:
+            return os.pread(fd, self.size - start, start - self._head.base)
+        finally:
+            os.close(fd)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def _size(path: str) -> int:
+    try:
+        return os.lstat(path).st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return
+
+
+class Pump:
+    """The reading end of one FIFO and the log it goes to."""
+
+    __slots__ = (
+        "_loop",
+        "fd",
+        "writer",
+        "_limit",
+        "_on_limit",
+        "_on_hangup",
+        "_on_disk_full",
+        "_rest",
+        "_last",
+        "_urgent_until",
+        "_grown",
+        "_watched",
+    )
+
+    def __init__(
+        self,
+        loop: Loop,
+        fd: int,
+        writer: LogWriter,
+        limit: int | None,
+        on_limit: Callable[[], None],
+        on_hangup: Callable[[Pump], None],
+        on_disk_full: Callable[[OSError], None],
+    ) -> None:
+        self._loop = loop
+        self.fd = fd
+        self.writer = writer
+        self._limit = limit
+        self._on_limit = on_limit
+        self._on_hangup = on_hangup
+        self._on_disk_full = on_disk_full
+        self._rest: Timer | None = None
+        self._last = 0.0
+        self._urgent_until = 0.0
+        self._grown = False
+        self._watched = True
+        loop.add(fd, IN, self._ready)
+
+    def _ready(self, events: int) -> None:
+        moved = self._move(_TURN)
+        if moved is None:
+            return
+        if moved == 0 and events & HUP:
+            self._on_hangup(self)
+            return
+        # Immediate when quiet, batched when busy: a process that writes line after line is read a
+        # few hundred times a second, not once a line; one that floods is read without a pause.
+        # One that was just written to is read at once: somebody waits for its answer.
+        now = time.monotonic()
+        if moved < _SMALL and now - self._last < _REST and now > self._urgent_until:
+            self._pause(_REST)
+        self._last = now
+
+    def hurry(self) -> None:
+        self._urgent_until = time.monotonic() + _URGENT
+        if self._rest is not None and self._rest.clock - time.monotonic() <= _REST:
+            self._rest.cancel()
+            self._resume()
+
+    def _move(self, turn: int) -> int | None:
+        """Bytes moved in one turn; None if the log could not take them."""
+        moved = 0
+        try:
+            while moved < turn:
+                piece = self.writer.take(self.fd, _PIECE)
+                if piece == 0:
+                    break
+                moved += piece
+                if piece >= 1 << 16 and not self._grown:
+                    self._grow()
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            if error.errno not in _DISK_FULL:
+                raise
+            # The output waits in the FIFO, and the process with it, until there is room.
+            self._on_disk_full(error)
+            self._pause(_DISK_FULL_REST)
+            return None
+        if self._limit is not None and self.writer.size > self._limit:
+            self._limit = None
+            self._on_limit()
+        return moved
+
+    def _grow(self) -> None:
+        """A flooding process gets a bigger pipe; the kernel may refuse, which costs only speed."""
+        self._grown = True
+        try:
+            fcntl.fcntl(self.fd, _F_SETPIPE_SZ, _PIPE_SIZE)
+        except OSError:
+            return
+
+    def _pause(self, seconds: float) -> None:
+        if self._watched:
+            self._loop.remove(self.fd)
+            self._watched = False
+            self._rest = self._loop.after(seconds, self._resume)
+
+    def _resume(self) -> None:
+        self._rest = None
+        self._watched = True
+        self._loop.add(self.fd, IN, self._ready)
+
+    def drain(self) -> bool:
+        """Move what is in the FIFO now, and no more: a grandchild may go on writing for ever."""
+        waiting: int = struct.unpack("i", fcntl.ioctl(self.fd, termios.FIONREAD, b"\0\0\0\0"))[0]
+        while waiting > 0:
+            moved = self._move(min(waiting, _TURN))
+            if moved is None:
+                return False
+            if moved == 0:
+                break
+            waiting -= moved
+        return True
+
+    def close(self) -> None:
+        if self._rest is not None:
+            self._rest.cancel()
+        if self._watched:
+            self._loop.remove(self.fd)
+        os.close(self.fd)

@@ -1,0 +1,43 @@
+"""A keeper that turns into a new one: same pid, same children, clean interpreter."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from .._home import write_all
+from .guard import Guard, Held, Table
+
+
+def renew(guard: Guard, table: Table, program: list[str]) -> None:
+    """Become a guard by execve, with every descriptor that matters kept open."""
+    state = {
+        "lock": guard.lock,
+        "listen": guard.listen,
+        "idle": guard.idle,
+        "nofile": guard.nofile,
+        "table": {handle: held.to_json() for handle, held in table.items()},
+    }
+    # The table may be longer than an argument can be, so it travels in memory without a name.
+    fd = os.memfd_create("holdfast-state", 0)
+    write_all(fd, json.dumps(state).encode())
+    os.lseek(fd, 0, os.SEEK_SET)
+    kept = [guard.lock, guard.listen]
+    for held in table.values():
+        kept += held.descriptors()
+    for descriptor in kept:
+        os.set_inheritable(descriptor, True)
+    os.execve(program[0], [*program, "renew", guard.home.path, str(fd)], dict(os.environ))
+
+
+def read_state(fd: int) -> tuple[int, int, float, int, Table]:
+    """What `renew` left: lock, listening socket, idle time, descriptor limit, table."""
+    with open(fd, "rb") as file:
+        state = json.load(file)
+    table = {handle: Held(*fields) for handle, fields in state["table"].items()}
+    for descriptor in [state["lock"], state["listen"]]:
+        os.set_inheritable(descriptor, False)
+    for held in table.values():
+        for descriptor in held.descriptors():
+            os.set_inheritable(descriptor, False)
+    return state["lock"], state["listen"], state["idle"], state["nofile"], table
