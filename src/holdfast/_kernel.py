@@ -24,10 +24,14 @@ _PIDFD_INFO_EXIT = 8
 _FALLOC_FL_KEEP_SIZE, _FALLOC_FL_PUNCH_HOLE = 1, 2
 _SO_PEERPIDFD = 77
 
+_SYS_WAITID = {"x86_64": 247, "aarch64": 95, "riscv64": 95}
+_P_PID = 1
+
 MARK = "HOLDFAST_HANDLE"
 
 _libc: CDLL | None = None
 _boot_id = ""
+_waitid = -1
 
 
 def libc() -> CDLL:
@@ -76,7 +80,7 @@ def machine() -> list[str]:
 class Stat:
     """The fields of ``/proc/<pid>/stat`` that identify a process and its place in the tree."""
 
-    __slots__ = ("pid", "state", "parent", "group", "session", "start_time")
+    __slots__ = ("pid", "state", "parent", "group", "session", "start_time", "wait_status")
 
     def __init__(self, pid: int, line: bytes) -> None:
         # The name in parentheses may itself hold spaces and parentheses.
@@ -85,6 +89,7 @@ class Stat:
         self.state = rest[0].decode()
         self.parent, self.group, self.session = int(rest[1]), int(rest[2]), int(rest[3])
         self.start_time = int(rest[19])
+        self.wait_status = int(rest[49])
 
 
 def stat(pid: int) -> Stat | None:
@@ -156,12 +161,54 @@ def send_signal(pidfd: int, number: int) -> bool:
     return True
 
 
-def exit_of_stranger(pidfd: int) -> tuple[int | None, int | None] | None:
-    """(code, signal) of a reaped process that was not our child; None where the kernel cannot say.
+class Death:
+    """How a child ended and what it used: known, through `peek`, before it is reaped."""
 
-    PIDFD_GET_INFO with PIDFD_INFO_EXIT is Linux 6.15. Its exit code means something only when the
-    answer's mask says so: before the process is reaped it reads 0.
+    __slots__ = ("code", "signal", "peak_memory_bytes", "cpu_seconds")
+
+    def __init__(self, code: int | None, signal: int | None) -> None:
+        self.code = code
+        self.signal = signal
+        self.peak_memory_bytes: int | None = None
+        self.cpu_seconds: float | None = None
+
+
+def peek(pid: int) -> Death | None:
+    """Look at a dead child of ours without reaping it; None while it lives.
+
+    The kernel's waitid tells the resources used too, which neither the C library's nor Python's
+    passes on; where the number of the call is not known they stay unknown.
     """
+    ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    if ended is None:
+        return None
+    exited = ended.si_code == os.CLD_EXITED
+    death = Death(ended.si_status, None) if exited else Death(None, ended.si_status)
+    global _waitid
+    if _waitid < 0:
+        _waitid = _SYS_WAITID.get(os.uname().machine, 0)
+    if _waitid:
+        import ctypes
+
+        usage = ctypes.create_string_buffer(144)  # two timevals and fourteen longs
+        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        if libc().syscall(_waitid, _P_PID, pid, None, flags, usage) == 0:
+            user, user_micro, system, system_micro, peak = struct.unpack_from("5l", usage.raw)
+            death.cpu_seconds = round(user + system + (user_micro + system_micro) / 1e6, 6)
+            death.peak_memory_bytes = peak * 1024
+    return death
+
+
+def exit_of_stranger(pid: int, pidfd: int) -> Death | None:
+    """How a process that is not our child ended; None where the kernel cannot say.
+
+    While it is a zombie the last field of its stat is its wait status. Once it is reaped there is
+    PIDFD_GET_INFO with PIDFD_INFO_EXIT (Linux 6.15), whose exit code means something only when the
+    answer's mask says so: before that it reads 0.
+    """
+    found = stat(pid)
+    if found is not None and found.state == "Z" and send_signal(pidfd, 0):
+        return _death(found.wait_status)
     request = struct.pack("Q56x", _PIDFD_INFO_EXIT)
     try:
         answer = fcntl.ioctl(pidfd, _PIDFD_GET_INFO, request)
@@ -171,7 +218,11 @@ def exit_of_stranger(pidfd: int) -> tuple[int | None, int | None] | None:
     (status,) = struct.unpack_from("i", answer, 60)
     if not mask & _PIDFD_INFO_EXIT:
         return None
-    return (None, status & 0x7F) if status & 0x7F else (status >> 8 & 0xFF, None)
+    return _death(status)
+
+
+def _death(status: int) -> Death:
+    return Death(None, status & 0x7F) if status & 0x7F else Death(status >> 8 & 0xFF, None)
 
 
 def peer_of(connection: socket.socket) -> tuple[int, int]:
@@ -197,23 +248,36 @@ def peer_pidfd(connection: socket.socket) -> int | None:
         return None
 
 
-def killed_for_memory(pid: int, since: float) -> bool:
-    """True when the kernel's log says that it killed this pid, after `since`, for want of memory."""
-    try:
-        fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return False
-    wanted = f"Killed process {pid} (".encode()
-    try:
-        while True:
+class MemoryKills:
+    """Which pids the kernel killed because memory ran out, from its log.
+
+    Reads only what is new in the log each time it is asked. Without the right to read it, nothing
+    is known and every answer is no.
+    """
+
+    __slots__ = ("_fd", "_seen")
+
+    def __init__(self) -> None:
+        self._seen: dict[int, float] = {}
+        try:
+            self._fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            self._fd = -1
+
+    def includes(self, pid: int, since: float) -> bool:
+        """True if `pid` was killed for memory, and after `since` (pids are used again)."""
+        while self._fd >= 0:
             try:
-                entry = os.read(fd, 8192)
+                entry = os.read(self._fd, 8192)
             except BrokenPipeError:
                 continue  # this entry was overwritten; the next read goes on after it
             except OSError:
-                return False
-            # "priority,sequence,microseconds since boot,flags;text"
-            if wanted in entry and int(entry.split(b",", 3)[2]) / 1e6 >= since:
-                return True
-    finally:
-        os.close(fd)
+                break
+            # "priority,sequence,microseconds since boot,flags;... Killed process 123 (name) ..."
+            _, found, rest = entry.partition(b"Killed process ")
+            number = rest.partition(b" ")[0]
+            if found and number.isdigit():
+                if len(self._seen) > 1000:
+                    self._seen.clear()
+                self._seen[int(number)] = int(entry.split(b",", 3)[2]) / 1e6
+        return self._seen.get(pid, -1.0) >= since

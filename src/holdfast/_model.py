@@ -214,10 +214,7 @@ class Record:
             self.status, self.reason = "failed", "signal"
             self.ended_by = "itself" if note.signal in _OWN_FAULT else "outside"
         else:
-            if note.code == 0:
-                self.status = "completed"
-            else:
-                self.status = "failed"
+            self.status = "completed" if note.code == 0 else "failed"
             self.reason, self.ended_by = "exited", "itself"
 
     def to_json(self) -> dict[str, Any]:
@@ -259,7 +256,7 @@ class Record:
         return data
 
     def __repr__(self) -> str:
-        how = self.status
+        how: str = self.status
         if self.signal is not None:
             how += f" {self.signal}"
         elif self.exit_code is not None:

@@ -383,10 +383,9 @@ class Log:
         self._kept = log
         self._seen = None
         if (file := self._open(self.head_path, 0)) is not None:
+            # In this order: while the file has these bytes, the head is the newest there is.
             data = os.pread(file.fd, _HEAD_BYTES, 0)
-            head = self._head()
-            if os.pread(file.fd, _HEAD_BYTES, 0) == data:
-                self._seen = file, data, head
+            self._seen = file, data, self._head()
         # An open file that was removed keeps its room on the disk, so only a few are kept.
         _keeping[:] = [ref for ref in _keeping if ref() not in (None, self)]
         _keeping.append(weakref.ref(self))

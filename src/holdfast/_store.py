@@ -129,6 +129,12 @@ class Store:
         records.sort(key=lambda record: (record.started_at, record.handle))
         return records, problems
 
+    def is_empty(self, handle: str) -> bool:
+        try:
+            return os.lstat(self.home.meta(handle)).st_size == 0
+        except FileNotFoundError:
+            return True
+
     def set_aside(self, handle: str) -> str:
         """Move a record nobody can read out of the way, so that it is kept but never loaded."""
         target = self.home.meta(handle) + ".bad"

@@ -73,7 +73,7 @@ class Watch:
 
     def drain(self) -> None:
         """Take all that is pending, and follow names to the files they mean now."""
-        # Letting go of a watch makes an event too; take it, or it would wake the caller for nothing.
+        # Letting go of a watch makes an event too, which would wake the caller for nothing.
         for _ in range(3):
             shifted = self._take()
             if not shifted:

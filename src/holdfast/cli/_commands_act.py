@@ -82,7 +82,8 @@ def do_wait(args: Namespace) -> int:
     deadline = None
     if args.timeout is not None:
         deadline = time.monotonic() + _duration(args.timeout)
-    processes = find_all(open_for(args), args.words)
+    client = open_for(args)
+    processes = find_all(client, args.words)
     running = []
     for process in processes:
         word = _wait(process, deadline)
@@ -92,6 +93,7 @@ def do_wait(args: Namespace) -> int:
             print(word or "running", flush=True)
     if args.json:
         _render.show_json([process.refresh().public() for process in processes])
+    client.close()  # what was seen is acknowledged by now
     if not running:
         return 0
     _render.complain(f"still running after {args.timeout}: {', '.join(running)}; wait again")

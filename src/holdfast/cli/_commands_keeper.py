@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def options_keeper(parser: Parser) -> None:
     parser.words("status | stop | restart", 1, 1)
     parser.epilog = (
-        "`stop` leaves processes running for the next keeper to find; with --kill they are stopped "
-        "first. `restart` loses nothing."
+        "`stop` is refused while a process runs, unless --kill stops them all first. `restart` "
+        "loses nothing, and runs the code that is installed now."
     )
     parser.option("--kill", action="store_true", help="with stop: stop every process first")
     parser.json("print the keeper's state as JSON")

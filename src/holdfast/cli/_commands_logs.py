@@ -81,7 +81,13 @@ def _outputs(args: Namespace, process: SyncProcess, stream: str) -> Iterator[Out
         return
     start = int(args.since or 0)
     if args.tail is not None:
-        start = process.tail(args.tail, stream=stream).start
+        tail = process.tail(args.tail, stream=stream)
+        start = tail.start
+        if tail.cut:
+            _render.complain(
+                f"only the last {tail.end - start} bytes of those {args.tail} lines are shown; "
+                "without -n there is all of it"
+            )
     if args.follow:
         yield from process.follow(offset=start, stream=stream)
         return
@@ -97,14 +103,19 @@ def _outputs(args: Namespace, process: SyncProcess, stream: str) -> Iterator[Out
 
 def _news(args: Namespace, process: SyncProcess, stream: str) -> Iterator[Output]:
     """What this reader has not seen, with its cursor moved on."""
-    more = True
-    while more:
-        output = process.read(reader=args.since, limit=_CHUNK, stream=stream)
-        more = output.more
+
+    def unread() -> Iterator[Output]:
+        output = None
+        while output is None or output.more:
+            output = process.read(reader=args.since, limit=_CHUNK, stream=stream)
+            yield output
+
+    for output in unread():
         yield output
     if args.follow:
         for _ in process.follow(offset=output.end, stream=stream):
-            yield process.read(reader=args.since, limit=_CHUNK, stream=stream)
+            yield from unread()
+        yield from unread()
 
 
 def _json_lines(handle: str, stream: str, outputs: Iterator[Output]) -> None:
@@ -112,6 +123,8 @@ def _json_lines(handle: str, stream: str, outputs: Iterator[Output]) -> None:
 
     decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a chunk may end inside a character
     for output in outputs:
+        if not output.data and not output.gap:
+            continue
         _render.show_json(
             {
                 "handle": handle,

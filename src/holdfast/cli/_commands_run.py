@@ -14,6 +14,7 @@ from queue import SimpleQueue
 
 from holdfast._config import UNSET
 from holdfast._errors import NotExecutable, NotRunning
+from holdfast._model import Exit, duration_text
 
 from . import FAILED, NOT_EXECUTABLE, NOT_FOUND, PIPE_CLOSED, TIMED_OUT, _render
 from ._handles import open_for
@@ -213,8 +214,6 @@ def _forward_input(process: SyncProcess) -> None:
 
 
 def _exit_code(record: Record) -> int:
-    from holdfast._model import Exit
-
     if record.status == "timed_out":
         return TIMED_OUT
     code = Exit.of(record).shell_code
@@ -222,7 +221,7 @@ def _exit_code(record: Record) -> int:
 
 
 def _explain(record: Record) -> str:
-    after = _render.duration_text(record.duration_seconds)
+    after = duration_text(record.duration_seconds)
     return {
         "timeout": f"timed out after {after}; --timeout gives it longer",
         "killed": f"stopped by somebody else after {after}",

@@ -12,7 +12,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from holdfast._sync import Receipt, SyncClient
+    from holdfast._client import Receipt
+    from holdfast._sync import SyncClient
 
     from ._parser import Parser
 
@@ -50,13 +51,13 @@ def do_kill(args: Namespace) -> int:
 
 
 def _receipts(client: SyncClient, args: Namespace) -> list[Receipt]:
-    if not args.words and args.signal is None and args.grace is None:
-        return client.stop_all(everything=True)
+    grace = UNSET if args.grace is None else args.grace
+    if not args.words and args.signal is None:
+        return client.stop_all(grace=grace)
     if args.words:
         handles = [process.handle for process in find_all(client, args.words)]
     else:
         handles = [process.handle for process in client.list() if process.record.running]
-    grace = UNSET if args.grace is None else args.grace
 
     def kill(handle: str) -> Receipt:
         own = open_for(args)

@@ -58,7 +58,6 @@ def do_demo(args: Namespace) -> int:
             try:
                 demo.run()
             finally:
-                client.stop_all(everything=True)
                 client.keeper_stop(kill=True)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
@@ -127,13 +126,12 @@ class Demo:
             self._say(f"guard {before['guard']}, worker {before['worker']}: kill -9 the {half}")
             os.kill(before[half], signal.SIGKILL)
             began = time.monotonic()
-            after = self._new_keeper(lambda now, then=before: now["worker"] != then["worker"])
+            after = self._new_keeper(before)
             self._say(
                 f"guard {after['guard']}, worker {after['worker']}, "
                 f"{(time.monotonic() - began) * 1000:.0f} ms later"
             )
-            ticks = len(_lines(long))
-            self._until("it goes on", lambda seen=ticks: len(_lines(long)) > seen)
+            self._goes_on(long)
             self._output(long.tail(1).text)
         self._until("it listens", lambda: b"tick 16" in long.tail(1).data)
         long.send("still with you\n")
@@ -204,7 +202,11 @@ class Demo:
                 raise holdfast.WaitTimeout(f"waited {_PATIENCE:.0f} s and more until {what}")
             time.sleep(0.02)
 
-    def _new_keeper(self, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    def _goes_on(self, process: SyncProcess) -> None:
+        seen = len(_lines(process))
+        self._until("it goes on", lambda: len(_lines(process)) > seen)
+
+    def _new_keeper(self, before: dict[str, Any]) -> dict[str, Any]:
         status: dict[str, Any] = {}
 
         def back() -> bool:
@@ -213,7 +215,7 @@ class Demo:
                 status = self._client.keeper_status()
             except holdfast.KeeperError:
                 return False
-            return bool(status["running"]) and condition(status)
+            return bool(status["running"]) and status["worker"] != before["worker"]
 
         self._until("the keeper is back", back)
         return status

@@ -110,10 +110,10 @@ def _try_exit_info() -> str:
     pidfd = os.pidfd_open(pid)
     try:
         os.waitpid(pid, 0)
-        found = _kernel.exit_of_stranger(pidfd)
+        found = _kernel.exit_of_stranger(pid, pidfd)
     finally:
         os.close(pidfd)
-    if found != (7, None):
+    if found is None or found.code != 7:
         raise OSError(0, "not in this kernel")
     return "exit codes are exact even if both halves of the keeper are killed at once"
 

@@ -38,6 +38,7 @@ def main(argv: list[str]) -> int:
     home = Home(home_path)
     if verb == "start":
         lock, idle = int(rest[0]), float(rest[1])
+        os.set_inheritable(lock, False)
         listen = _bind(home)  # before the starter, which waits for this process, goes on
         if os.fork() > 0:
             os._exit(0)

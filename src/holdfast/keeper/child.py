@@ -7,9 +7,9 @@ import select
 import time
 
 from .. import _kernel
-from .._errors import Unsupported
+from .._errors import KeeperError, Unsupported
 from .._model import ExitNote, Record, signal_name
-from .guard import Held, note_of, reap
+from .guard import Held, note_of
 from .loop import HUP, IN, OUT
 from .pump import LogWriter, Pump
 
@@ -45,6 +45,8 @@ class Child:
         "record",
         "held",
         "mine",
+        "guarded",
+        "memory_kills",
         "writers",
         "pumps",
         "waiters",
@@ -58,6 +60,8 @@ class Child:
         "_sends",
         "_store",
         "_full",
+        "_death",
+        "_died",
     )
 
     def __init__(
@@ -68,6 +72,8 @@ class Child:
         held: Held,
         *,
         mine: bool,
+        guarded: bool,
+        memory_kills: _kernel.MemoryKills,
         on_end: Callable[[Child], None],
         on_quiet: Callable[[Child], None],
         on_limit: Callable[[Child], None],
@@ -76,7 +82,9 @@ class Child:
         self.loop = loop
         self.record = record
         self.held = held
-        self.mine = mine
+        self.mine = mine  # ours to reap
+        self.guarded = guarded  # the guard's to reap
+        self.memory_kills = memory_kills
         self.waiters: list[Callable[[Record], None]] = []
         self.deadline: Timer | None = None
         self.stopping: Stopping | None = None
@@ -88,16 +96,18 @@ class Child:
         self._sends: list[Sending] = []
         self._store = store
         self._full = False
+        self._death: _kernel.Death | None = None
+        self._died = (0.0, 0.0)
         self.writers: list[LogWriter] = []
         self.pumps: list[Pump] = []
 
-    def watch_output(self) -> None:
+    def watch_output(self, *, new: bool = False) -> None:
         record = self.record
         streams = [(self.held.out, "stdout")]
         if record.err_log is not None:
             streams.append((self.held.err, "stderr"))
         for fd, stream in streams:
-            writer = log_writer(self._store.home, record, stream)
+            writer = log_writer(self._store.home, record, stream, new=new)
             self.writers.append(writer)
             if fd >= 0:
                 pump = Pump(
@@ -112,8 +122,7 @@ class Child:
                 self.pumps.append(pump)
 
     def watch_end(self) -> None:
-        """A child of ours can be asked as soon as it is dead, another's once it is reaped."""
-        self.loop.add(self.held.pidfd, IN if self.mine else 0, self._ended)
+        self.loop.add(self.held.pidfd, IN, self._ended)
 
     # -- the end -------------------------------------------------------------------------------
 
@@ -127,24 +136,29 @@ class Child:
 
     def settle_if_exited(self) -> None:
         """Do not wait for the loop to say so, where it can be known now."""
-        if self.mine and self.note is None:
-            self._ended(IN)
+        if self.mine and self.note is None and self.exited():
+            self._settle_own()
 
     def _ended(self, events: int) -> None:
         if self.mine:
-            ended = os.waitid(os.P_PID, self.held.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if ended is not None:
-                self._settle_own(ended)
-        elif events & HUP:  # reaped by its parent, and so past writing its exit note
+            self._settle_own()
+            return
+        if self._death is None:
+            self._death = _kernel.exit_of_stranger(self.held.pid, self.held.pidfd)
+            self._died = time.time(), time.monotonic()
+        if events & HUP or not (self.guarded or self._death is None):
             self.settle_strange()
+        else:
+            # The guard writes the exit note before it reaps, and nobody else can tell before that.
+            self.loop.change(self.held.pidfd, 0)
 
-    def _settle_own(self, ended: os.waitid_result) -> None:
-        handle = self.record.handle
-        self._drain()
-        note = note_of(ended, drained=True)
+    def _settle_own(self) -> None:
+        for pump in list(self.pumps):
+            pump.drain()
+        note = note_of(self.held.pid, drained=True)
         note.out_of_memory = self._out_of_memory(note)
-        self._store.write_exit(handle, note)
-        reap(self._store, handle, self.held.pid, note)
+        self._store.write_exit(self.record.handle, note)
+        os.waitpid(self.held.pid, 0)
         self._settled(note)
 
     def settle_strange(self) -> None:
@@ -153,13 +167,13 @@ class Child:
         self._drain()
         note = self._store.read_exit(handle)
         if note is None:
-            how = _kernel.exit_of_stranger(self.held.pidfd)
-            code, number = (None, None) if how is None else how
+            how = self._death
+            at, clock = self._died
             note = ExitNote(
-                code=code,
-                signal=None if number is None else signal_name(number),
-                at=time.time(),
-                clock=time.monotonic(),
+                code=None if how is None else how.code,
+                signal=None if how is None or how.signal is None else signal_name(how.signal),
+                at=at,
+                clock=clock,
                 known=how is not None,
             )
         note.drained = True
@@ -176,7 +190,7 @@ class Child:
     def _out_of_memory(self, note: ExitNote) -> bool:
         if note.signal != "SIGKILL" or self.record.stop is not None:
             return False
-        return _kernel.killed_for_memory(self.held.pid, self.record.started_clock)
+        return self.memory_kills.includes(self.held.pid, self.record.started_clock)
 
     def _settled(self, note: ExitNote) -> None:
         self.note = note
@@ -239,6 +253,12 @@ class Child:
         held = self.held
         sending = Sending(data, token, eof, done)
         if token and held.token == token:
+            if held.sent < 0:
+                raise KeeperError(
+                    f"the keeper was killed while it wrote to {self.record.handle}: look at the output "
+                    "to see whether the text arrived before you send it again",
+                    handle=self.record.handle,
+                )
             sending.written = held.sent  # repeated after a crash: written then, so not again
         if held.stdin < 0:
             if data and sending.written == len(data):
@@ -262,6 +282,8 @@ class Child:
         return f"the stdin of {handle} is closed; start the process again to write to it"
 
     def _write(self, sending: Sending) -> None:
+        if sending.written < len(sending.data):
+            self._note_sent(sending, -1)
         try:
             while sending.written < len(sending.data):
                 sending.written += os.write(self.held.stdin, sending.data[sending.written :])
@@ -274,11 +296,13 @@ class Child:
             )
             self._finish_send(sending, error)
             return
-        if sending.written:
-            self.held.token, self.held.sent = sending.token, sending.written
-            self.on_sent(self, sending.token, sending.written)
+        self._note_sent(sending, sending.written)
         if sending.written == len(sending.data):
             self._finish_send(sending, None)
+
+    def _note_sent(self, sending: Sending, written: int) -> None:
+        self.held.token, self.held.sent = sending.token, written
+        self.on_sent(self, sending.token, written)
 
     def _finish_send(self, sending: Sending, error: Exception | None) -> None:
         if sending not in self._sends:
@@ -322,6 +346,6 @@ class Child:
         self.held.out = self.held.err = -1
 
 
-def log_writer(home: Home, record: Record, stream: str) -> LogWriter:
+def log_writer(home: Home, record: Record, stream: str, *, new: bool = False) -> LogWriter:
     handle = record.handle
-    return LogWriter(home.log(handle, stream), home.head(handle, stream), record.log_cap)
+    return LogWriter(home.log(handle, stream), home.head(handle, stream), record.log_cap, new=new)

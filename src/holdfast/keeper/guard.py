@@ -63,8 +63,8 @@ class Held:
         self.out = out
         self.err = err
         self.stdin = stdin
-        # The last send that was acted on and how much of it was written, so that a client that
-        # repeats it after a crash has none of it typed twice.
+        # The last send and how much of it was written, so that a client that repeats it after a
+        # crash has none of it typed twice. Less than 0: the worker died in the very write.
         self.token = token
         self.sent = sent
 
@@ -259,10 +259,8 @@ class Guard:
             if handle is not None:
                 note = self.store.read_exit(handle)
                 if note is None:
-                    note = note_of(ended)
+                    note = note_of(ended.si_pid, drained=False)
                     self.store.write_exit(handle, note)
-                reap(self.store, handle, ended.si_pid, note)
-                continue
             os.waitpid(ended.si_pid, 0)
             if ended.si_pid == self._worker:
                 killed = ended.si_code == os.CLD_KILLED and ended.si_status == signal.SIGKILL
@@ -314,24 +312,19 @@ def _held(shape: list[int], descriptors: list[int]) -> Held:
     return held
 
 
-def note_of(ended: os.waitid_result, *, drained: bool = False) -> ExitNote:
-    """What waitid says, as an exit note."""
-    exited = ended.si_code == os.CLD_EXITED
+def note_of(pid: int, *, drained: bool) -> ExitNote:
+    """The exit note of a dead child that has not been reaped."""
+    death = _kernel.peek(pid)
+    assert death is not None
     return ExitNote(
-        code=ended.si_status if exited else None,
-        signal=None if exited else signal_name(ended.si_status),
+        code=death.code,
+        signal=None if death.signal is None else signal_name(death.signal),
         at=time.time(),
         clock=time.monotonic(),
         drained=drained,
+        peak_memory_bytes=death.peak_memory_bytes,
+        cpu_seconds=death.cpu_seconds,
     )
-
-
-def reap(store: Store, handle: str, pid: int, note: ExitNote) -> None:
-    """Reap a child whose note is on disk, and add to the note what only reaping tells."""
-    _, _, usage = os.wait4(pid, 0)
-    note.peak_memory_bytes = usage.ru_maxrss * 1024
-    note.cpu_seconds = round(usage.ru_utime + usage.ru_stime, 6)
-    store.write_exit(handle, note)
 
 
 def _ticks() -> int:

@@ -49,13 +49,13 @@ class LogWriter:
 
     __slots__ = ("path", "head_path", "cap", "size", "_fd", "_head", "_can_punch", "_can_splice")
 
-    def __init__(self, path: str, head_path: str, cap: int) -> None:
+    def __init__(self, path: str, head_path: str, cap: int, *, new: bool = False) -> None:
         self.path = path
         self.head_path = head_path
         self.cap = cap
         self._can_punch = True
         self._can_splice = hasattr(os, "splice")
-        self._head = self._recovered_head()
+        self._head = LogHead() if new else self._recovered_head()
         self._fd = open_private(path, os.O_WRONLY | os.O_CREAT)
         self.size = self._head.base + os.fstat(self._fd).st_size
 

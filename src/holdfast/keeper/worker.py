@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from .loop import Timer
 
 _SAVE_AGAIN = 1.0
+_REAP_DELAY = 0.05
 _SESSION_KEPT = 7 * 86400.0
 _ALWAYS_ALLOWED = frozenset({"status", "restart", "quit"})
 
@@ -84,11 +85,13 @@ class Worker:
         self.connections: set[Connection] = set()
         self.outboxes: dict[str, OutboxWriter] = {}
         self.unsaved: dict[str, Child] = {}
+        self.memory_kills = _kernel.MemoryKills()
         self.leases = Leases(self.home, self.loop, self._lease_expired)
         self.started_at = rfc3339(time.time())
         self._idle: Timer | None = None
         self._prune: Timer | None = None
         self._save: Timer | None = None
+        self._reap: Timer | None = None
         self._listener = socket.socket(fileno=os.dup(guard.listen))
         self._verbs: dict[str, Callable[[Connection, int, dict[str, Any]], dict[str, Any] | None]]
         self._verbs = {
@@ -100,7 +103,7 @@ class Worker:
         read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-        self.loop.add(read, IN, lambda _: self._reap_strangers(read))
+        self.loop.add(read, IN, lambda _: self._child_died(read))
         self.loop.add(self.channel.fileno(), IN, lambda _: self._guard_died())
         self._recover()
         self._listener.setblocking(False)
@@ -127,13 +130,19 @@ class Worker:
         except OSError:
             pass  # the channel's end is next in the loop, and the child is in our table by then
 
-    def _reap_strangers(self, wake: int) -> None:
-        """Orphans of our processes become our children; children of our own have pidfds."""
+    def _child_died(self, wake: int) -> None:
+        """Children of our own have pidfds; this is for orphans, which can wait a little."""
         try:
             while os.read(wake, 4096):
                 pass
         except BlockingIOError:
             pass
+        if self._reap is None:
+            self._reap = self.loop.after(_REAP_DELAY, self._reap_strangers)
+
+    def _reap_strangers(self) -> None:
+        """A subreaper must also reap what its processes left behind."""
+        self._reap = None
         own = {child.held.pid for child in self.children.values() if child.mine}
         for pid in _kernel.children():
             if pid not in own:
@@ -176,6 +185,9 @@ class Worker:
         self._tell("recovered")
 
     def _recover_unreadable(self, handle: str, error: StoreError) -> None:
+        if not self.guard.fresh and handle not in self.guard.table and self.store.is_empty(handle):
+            self.store.delete(handle)  # a worker died as it began to write it: it never was
+            return
         say(str(error))
         if not error.detail.get("newer"):
             say(f"set aside as {self.store.set_aside(handle)}")
@@ -198,7 +210,9 @@ class Worker:
             # A worker died between making the process and writing down its pid.
             record.pid, record.start_time = held.pid, _kernel.start_time(held.pid)
             self.store.save(record)
-        child = self.children[handle] = self._child(record, held, mine=False)
+        found = _kernel.stat(held.pid)
+        guarded = found is not None and found.parent == os.getppid()
+        child = self.children[handle] = self._child(record, held, guarded=guarded)
         child.watch_output()
         stopping = self._stopping(child) if record.stop is not None else None
         if note is not None:
@@ -213,19 +227,23 @@ class Worker:
 
     def _recover_lingering(self, record: Record, held: Held) -> None:
         """It has ended, but something it started may still hold its output."""
-        child = self._child(record, held, mine=False)
+        child = self._child(record, held)
         child.note = self.store.read_exit(record.handle) or ExitNote(None, None, 0.0, 0.0)
         self.children[record.handle] = child
         child.watch_output()
         self._quiet(child)
 
-    def _child(self, record: Record, held: Held, *, mine: bool) -> Child:
+    def _child(
+        self, record: Record, held: Held, *, mine: bool = False, guarded: bool = False
+    ) -> Child:
         return Child(
             self.loop,
             self.store,
             record,
             held,
             mine=mine,
+            guarded=guarded,
+            memory_kills=self.memory_kills,
             on_end=self._ended,
             on_quiet=self._quiet,
             on_limit=lambda child: self._stop(child, "log_limit", "keeper"),
@@ -347,9 +365,8 @@ class Worker:
         if not is_handle(handle):
             raise BadRequest("a handle is proc- and 16 to 64 small letters or digits")
         session = connection.session or check_session(m.get("session") or DEFAULT_SESSION)
-        existing = self._existing(handle, session)
-        if existing is not None:
-            connection.answer(number, {"record": existing.to_json()})
+        if handle in self.children:
+            connection.answer(number, {"record": self._existing(handle, session).to_json()})
             return
         self._check_room(session, m["max_running"])
         argv: list[str] = m["argv"]
@@ -377,6 +394,11 @@ class Worker:
             max_finished=m["max_finished"],
             boot_id=_kernel.boot_id(),
         )
+        try:
+            self.store.create(record)
+        except FileExistsError:  # asked before, and ended since
+            connection.answer(number, {"record": self._existing(handle, session).to_json()})
+            return
         child = self._launch(record, found, argv, env, m["umask"])
         connection.answer(number, {"record": record.to_json()})
         # The caller has its handle; what follows was already safe with the guard.
@@ -386,19 +408,13 @@ class Worker:
             self.store.save(record)
         except OSError as error:
             say(f"{handle}: {error}")
-        child.watch_output()
+        child.watch_output(new=True)
         child.watch_end()
         self._set_deadline(child)
 
-    def _existing(self, handle: str, session: str) -> Record | None:
+    def _existing(self, handle: str, session: str) -> Record:
         child = self.children.get(handle)
-        if child is not None:
-            record = child.record
-        else:
-            try:
-                record = self.store.load(handle)
-            except NotFound:
-                return None
+        record = self.store.load(handle) if child is None else child.record
         if record.session != session:
             raise BadRequest("this handle is taken; choose another one")
         return record
@@ -425,7 +441,6 @@ class Worker:
     ) -> Child:
         handle = record.handle
         try:
-            self.store.create(record)
             ends, actions = launch.make_ends(self.home, record)
         except BaseException:
             self.store.delete(handle)

@@ -1,0 +1,93 @@
+"""What every test gets: a home of its own, and a check that nothing of the test is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast import SyncClient, connect
+from holdfast._home import Home
+from holdfast._kernel import all_processes, mark_of
+from holdfast._store import Store
+from holdfast.testing import end_keeper, wait_until
+
+CHILDREN = Path(__file__).parent / "children"
+
+
+@pytest.fixture(autouse=True)
+def no_leaks() -> Iterator[None]:
+    """A test that leaves a descriptor or a child of its own behind has failed."""
+    before = _descriptors()
+    yield
+    left = {fd: what for fd, what in _descriptors().items() if before.get(fd) != what}
+    assert not left, f"descriptors left open: {left}"
+    try:
+        child = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return
+    assert child is None, f"a child was not reaped: {child}"
+
+
+def _descriptors() -> dict[str, str]:
+    found = {}
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            found[fd] = os.readlink(f"/proc/self/fd/{fd}")
+        except FileNotFoundError:
+            continue
+    return {fd: what for fd, what in found.items() if not what.startswith("/proc/")}
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A fresh home, in HOLDFAST_HOME; afterwards its processes and its keeper must be gone."""
+    path = str(tmp_path / "home")
+    for name in list(os.environ):
+        if name.startswith("HOLDFAST_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOLDFAST_HOME", path)
+    yield path
+    handles = set(Store(Home(path)).handles())
+    end_keeper(path)
+    _no_survivors(handles)
+
+
+def _no_survivors(handles: set[str]) -> None:
+    def survivors() -> list[int]:
+        return [
+            process.pid
+            for process in all_processes()
+            if process.state not in "ZX" and mark_of(process.pid) in handles
+        ]
+
+    if not handles:
+        return
+    try:
+        wait_until(lambda: not survivors(), timeout=5)
+    except AssertionError:
+        left = survivors()
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+        raise AssertionError(f"processes of the test survived it: {left}") from None
+
+
+@pytest.fixture
+def hf(home: str) -> Iterator[SyncClient]:
+    """A client that holds the session ``"test"``."""
+    with connect(session="test") as client:
+        yield client
+
+
+@pytest.fixture
+def child() -> object:
+    """The command line of a program in ``tests/children``."""
+    import sys
+
+    def command(name: str, *arguments: str) -> list[str]:
+        return [sys.executable, "-IS", str(CHILDREN / f"{name}.py"), *arguments]
+
+    return command
