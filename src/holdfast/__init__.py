@@ -1,4 +1,4 @@
-"""Background processes for AI agents: start them, watch them, talk to them, be told when they end."""
+"""Background processes for AI agents: start, watch, talk to them, and be told when they end."""
 
 from ._client import Client, Process, Receipt
 from ._connect import Connector, connect

@@ -17,7 +17,15 @@ from dataclasses import dataclass, field
 from . import _environment, _start
 from ._config import UNSET, Config, load_config
 from ._cursors import load_cursor, save_cursor
-from ._errors import BadRequest, KeeperError, NotFound, StoreError, Unsupported, WaitTimeout, not_found
+from ._errors import (
+    BadRequest,
+    KeeperError,
+    NotFound,
+    StoreError,
+    Unsupported,
+    WaitTimeout,
+    not_found,
+)
 from ._home import Home, check_session, is_handle, new_handle
 from ._model import DEFAULT_SESSION, Event, Exit, Record
 from ._outbox import end_event_id, read_events
@@ -28,8 +36,8 @@ from ._wire import SEND_BYTES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
     from builtins import list as _List
+    from collections.abc import AsyncIterator, Mapping
     from typing import Any, Literal
 
     from ._link import Link
@@ -66,9 +74,9 @@ class Receipt:
 class Client:
     """A session's view of its processes. Made by `connect`, never directly.
 
-        async with holdfast.connect(session="release-42") as hf:
-            build = await hf.spawn("make -j8", label="build")
-            print((await build.wait()).describe())
+    async with holdfast.connect(session="release-42") as hf:
+        build = await hf.spawn("make -j8", label="build")
+        print((await build.wait()).describe())
     """
 
     def __init__(self, home: Home, link: Link, session: str | None, config: Config) -> None:
@@ -109,8 +117,8 @@ class Client:
             report = await hf.spawn(["grep", "-r", needle, "."], cwd=project)
 
         A string runs in bash (sh where there is none); a list runs as it is, without a shell.
-        `cwd` and environment are the caller's now; `env` adds to it. `timeout` is in seconds or like
-        ``"30m"``, None for no deadline; `grace` is what it gets between the polite signal and the
+        `cwd` and environment are the caller's now; `env` adds to it. `timeout` is in seconds or
+        like ``"30m"``, None for no deadline; `grace` is what it gets between the polite signal and the
         forced one. `keep` lets it outlive the session. `log_cap` bounds its log on disk (the oldest
         output goes), `log_limit` stops it once it has written that much.
 
@@ -288,7 +296,7 @@ class Client:
             raise KeeperError("the keeper said it would stop but is still there; see keeper.log")
 
     async def keeper_restart(self) -> dict[str, Any]:
-        """Renew both halves of the keeper with the code on disk; running processes notice nothing."""
+        """Renew both halves of the keeper with the code on disk; processes notice nothing."""
         before = await self.keeper_status()
         if not before["running"]:
             return await self._link.call("status", {})  # type: ignore[no-any-return]
@@ -306,7 +314,7 @@ class Client:
         await self._link.close()
 
     async def end_session(self) -> _List[Receipt]:
-        """Close the session in good order: its processes stop, but for those spawned with `keep`."""
+        """Close the session in good order: its processes stop, except those with `keep`."""
         answer = await self._link.call("close", {})
         return [Receipt.of(receipt) for receipt in answer["receipts"]]
 
@@ -370,9 +378,7 @@ class Process:
             save_cursor(client.home, session, reader, self.handle, stream, output.end)
         return self._looked(output)
 
-    async def read_at(
-        self, offset: int, limit: int = _CHUNK, *, stream: str = "stdout"
-    ) -> Output:
+    async def read_at(self, offset: int, limit: int = _CHUNK, *, stream: str = "stdout") -> Output:
         """Up to `limit` bytes from a byte offset."""
         return self._looked(self._log(stream).read(offset, limit))
 

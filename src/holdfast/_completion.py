@@ -37,7 +37,7 @@ def clean_tail(data: bytes, characters: int = TAIL_CHARACTERS) -> str:
     """The last `characters` of cleaned output."""
     text = clean_text(data)
     if len(data) >= TAIL_BYTES and len(text) <= characters:
-        # The bytes were cut where they began, perhaps inside a character or a code: begin at a line.
+        # The bytes were cut where they begin, perhaps inside a character or a code.
         text = text.partition("\n")[2] or text
     return text[-characters:]
 

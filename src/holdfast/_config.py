@@ -33,9 +33,9 @@ def parse_duration(value: object) -> float:
     if isinstance(value, str):
         text = value.strip().lower().replace(" ", "")
         parts = _DURATION.findall(text)
-        if parts and "".join(number + unit for number, unit in parts) == text:
-            if len(parts) == 1 or all(unit for _, unit in parts):
-                return sum(float(number) * _UNITS[unit or None] for number, unit in parts)
+        whole = parts and "".join(number + unit for number, unit in parts) == text
+        if whole and (len(parts) == 1 or all(unit for _, unit in parts)):
+            return sum(float(number) * _UNITS[unit or None] for number, unit in parts)
     raise ValueError("must be a duration like 90s, 30m or 1h30m")
 
 

@@ -1,4 +1,4 @@
-"""What a command is run with: its shell, its environment, its umask; all of the caller's, at the call."""
+"""What a command runs with: shell, environment, directory, umask; the caller's, at the call."""
 
 from __future__ import annotations
 
@@ -68,7 +68,9 @@ def default_shell() -> str:
             return path
     if os.access("/bin/sh", os.X_OK):
         return "/bin/sh"
-    raise NotExecutable("there is neither bash nor sh here; give the command as a list", missing=True)
+    raise NotExecutable(
+        "there is neither bash nor sh here; give the command as a list", missing=True
+    )
 
 
 def working_directory(cwd: str | os.PathLike[str] | None) -> str:
@@ -76,7 +78,9 @@ def working_directory(cwd: str | os.PathLike[str] | None) -> str:
         here = os.getcwd()
     except FileNotFoundError:
         if cwd is None or not os.path.isabs(cwd):
-            raise BadDirectory("the current directory was removed; give a cwd that exists") from None
+            raise BadDirectory(
+                "the current directory was removed; give a cwd that exists"
+            ) from None
         here = "/"
     path = here if cwd is None else os.path.join(here, os.fspath(cwd))
     if "\0" in path:

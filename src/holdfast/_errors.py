@@ -1,6 +1,6 @@
 """Every exception holdfast raises.
 
-    HoldfastError               .code (stable), .handle when known, a message that ends in a next step
+    HoldfastError               .code (stable), .handle when known, a message with a next step
     ├── BadRequest              an argument makes no sense (also a ValueError)
     │   └── ConfigError         a setting in config.toml or the environment makes no sense
     ├── SpawnError              it never started
@@ -139,7 +139,7 @@ def from_wire(error: dict[str, Any]) -> HoldfastError:
 
 
 def not_found(handle: str) -> NotFound:
-    """The one answer for a handle that does not exist, is malformed, or belongs to another session."""
+    """The one answer for a handle that does not exist, is malformed, or is another session's."""
     shown = handle if len(handle) <= 60 else handle[:57] + "..."
     return NotFound(
         f"no process {shown!r} here; `holdfast ps -a` (or list()) shows the ones there are",

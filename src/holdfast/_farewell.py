@@ -1,9 +1,9 @@
 """Closing held sessions when the host program ends without leaving its ``with`` block.
 
 A normal exit and an unhandled KeyboardInterrupt run `atexit`. SIGTERM, and a SIGINT that Python was
-told to leave to the kernel, would end the program on the spot: for those, and only where nobody else
-has a handler, one is installed that closes the sessions and then lets the signal do its work. What
-ends without any of this (kill -9, a crash) is a lost client, and the lease's grace begins.
+told to leave to the kernel, would end the program on the spot: for those, and only where nobody
+else has a handler, one is installed that closes the sessions and then lets the signal do its work.
+What ends without any of this (kill -9, a crash) is a lost client, and the lease's grace begins.
 """
 
 from __future__ import annotations

@@ -48,7 +48,9 @@ def check_session(session: object) -> str:
     if not isinstance(session, str) or not session:
         raise BadRequest("a session is a non-empty string; leave it out for the default")
     if len(session.encode("utf-8", "surrogatepass")) > _SESSION_BYTES:
-        raise BadRequest(f"a session's name has at most {_SESSION_BYTES} bytes; choose a shorter one")
+        raise BadRequest(
+            f"a session's name has at most {_SESSION_BYTES} bytes; choose a shorter one"
+        )
     if not session.isprintable():
         raise BadRequest("a session's name must be printable; choose another one")
     return session
@@ -88,7 +90,9 @@ class Home:
 
             chosen = user_state_dir("holdfast", appauthor=False)
         if "\0" in chosen:
-            raise StoreError("the home's path contains a NUL byte; set HOLDFAST_HOME to another one")
+            raise StoreError(
+                "the home's path contains a NUL byte; set HOLDFAST_HOME to another one"
+            )
         return cls(os.path.abspath(chosen))
 
     # -- paths ---------------------------------------------------------------------------------
@@ -137,7 +141,7 @@ class Home:
             return []
 
     def socket_address(self) -> str:
-        """An address for bind and connect that fits the kernel's 108 bytes however deep the home."""
+        """An address that fits the kernel's 108 bytes, however deep the home."""
         if len(os.fsencode(self.socket)) <= 100:
             return self.socket
         if self._dirfd is None:

@@ -145,7 +145,7 @@ def open_process(pid: int, started: int) -> int | None:
         pidfd = os.pidfd_open(pid)
     except OSError:
         return None
-    # The pidfd came after the check would have to be: check now, when the pid can no longer change hands.
+    # Only now, with the pidfd in hand, can the pid no longer come to mean another process.
     if start_time(pid) != started:
         os.close(pidfd)
         return None

@@ -1,8 +1,8 @@
 """A client's line to the keeper, once for plain programs and once for asyncio.
 
-The client is written once, in ``async`` functions that await nothing but a `Link`. Over `AsyncioLink`
-they are ordinary coroutines. Over `BlockingLink` every await returns at once because the work was
-done blocking, so `run` can drive the same coroutine to its end without any event loop.
+The client is written once, in ``async`` functions that await nothing but a `Link`. Over
+`AsyncioLink` they are ordinary coroutines. Over `BlockingLink` every await returns at once because
+the work was done blocking, so `run` can drive the same coroutine to its end without any event loop.
 
 Both reconnect and ask again when the keeper goes away in the middle of a request: every request may
 be repeated (see `_wire`).

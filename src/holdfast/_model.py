@@ -1,4 +1,4 @@
-"""Plain data: what a process is, how it ended, and what the session is told. No input or output here.
+"""Plain data: what a process is, how it ended, what the session is told. No input or output here.
 
 A record's life:
 
@@ -167,7 +167,7 @@ class Record:
     peak_memory_bytes: int | None = None
     cpu_seconds: float | None = None
     notes: list[str] = field(default_factory=list)
-    # What recovery needs: a recycled pid has another start time, a rebooted machine another boot id.
+    # For recovery: a recycled pid has another start time, a rebooted machine another boot id.
     start_time: int | None = None
     boot_id: str = ""
     started_clock: float = 0.0
@@ -298,7 +298,7 @@ STATUSES = frozenset({"running", "completed", "failed", "killed", "timed_out", "
 
 @dataclass(slots=True)
 class Exit:
-    """How a process ended; what `wait` returns. A failing command is data: `check` raises, `wait` never."""
+    """How a process ended. A failing command is data: `wait` returns this, only `check` raises."""
 
     handle: str
     status: Status
@@ -312,7 +312,8 @@ class Exit:
 
     @classmethod
     def of(cls, record: Record) -> Exit:
-        assert record.reason is not None and record.ended_by is not None
+        assert record.reason is not None
+        assert record.ended_by is not None
         return cls(
             handle=record.handle,
             status=record.status,

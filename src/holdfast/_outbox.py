@@ -17,7 +17,14 @@ import binascii
 import json
 import os
 
-from ._home import Home, make_private_directory, open_private, read_private, replace_private, write_all
+from ._home import (
+    Home,
+    make_private_directory,
+    open_private,
+    read_private,
+    replace_private,
+    write_all,
+)
 from ._model import Event
 
 TYPE_CHECKING = False
@@ -93,7 +100,7 @@ class OutboxWriter:
         return len(self._open)
 
     def append(self, entry: dict[str, Any]) -> int:
-        """Append an event (a dict with an ``id``) and return its number; the same id is kept once."""
+        """Append an event (a dict with an ``id``), once, and return its number."""
         event_id = entry["id"]
         if event_id in self._open:
             return self._open[event_id]

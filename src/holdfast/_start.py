@@ -79,7 +79,12 @@ def _start(home: Home, lock: int, idle: float) -> None:
     command = [*keeper_program(), "start", home.path, str(lock), str(idle)]
     try:
         started = subprocess.run(
-            command, env=env, cwd="/", pass_fds=[lock], stdin=subprocess.DEVNULL, capture_output=True
+            command,
+            env=env,
+            cwd="/",
+            pass_fds=[lock],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
         )
     except OSError as error:
         raise KeeperError(f"cannot start a keeper with {command[0]}: {error.strerror}") from error

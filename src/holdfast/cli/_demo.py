@@ -72,7 +72,7 @@ class Demo:
         self._chapter = 0
         self._began = time.monotonic()
         self._colour = _render.coloured(sys.stdout)
-        self._pause = 0.8 if sys.stdout.isatty() else 0.0
+        self._pause = 1.5 if sys.stdout.isatty() else 0.0
 
     def run(self) -> None:
         self._say("Background processes that outlive whoever started them, shown for real", "bold")
@@ -171,7 +171,7 @@ class Demo:
         receipt = tree.kill()
         self._say(f"signalled {receipt.signalled}, {'by force' if receipt.forced else 'politely'}")
         self._check("its status is killed", receipt.record.status == "killed")
-        alive = [pid for pid in (*pids, tree.record.pid) if pid and os.path.exists(f"/proc/{pid}")]
+        alive = [pid for pid in (*pids, tree.record.pid) if pid and _alive(pid)]
         self._check("nothing of it is left", not receipt.survivors and not alive)
 
     def _once(self) -> None:
@@ -269,6 +269,15 @@ class Demo:
 
 def _lines(process: SyncProcess) -> list[str]:
     return process.read_at(0).text.splitlines()
+
+
+def _alive(pid: int) -> bool:
+    """A zombie is not: it waits to be reaped, and the keeper does that when it gets to it."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def _codes(events: list[Any]) -> list[int | None]:

@@ -7,7 +7,7 @@ import select
 import time
 
 from .. import _kernel
-from .._errors import KeeperError, Unsupported
+from .._errors import HoldfastError, KeeperError, Unsupported
 from .._model import ExitNote, Record, signal_name
 from .guard import Held, note_of
 from .loop import HUP, IN, OUT
@@ -29,7 +29,7 @@ class Sending:
     __slots__ = ("data", "written", "token", "eof", "done", "timer")
 
     def __init__(
-        self, data: bytes, token: str, eof: bool, done: Callable[[int, Exception | None], None]
+        self, data: bytes, token: str, eof: bool, done: Callable[[int, HoldfastError | None], None]
     ) -> None:
         self.data = memoryview(data)
         self.written = 0
@@ -162,7 +162,7 @@ class Child:
         self._settled(note)
 
     def settle_strange(self) -> None:
-        """It was the guard's child, or nobody's we know: the note says how it ended, or the kernel."""
+        """It was not our child: the guard's note says how it ended, or the kernel does."""
         handle = self.record.handle
         self._drain()
         note = self._store.read_exit(handle)
@@ -247,7 +247,7 @@ class Child:
         token: str,
         eof: bool,
         timeout: float,
-        done: Callable[[int, Exception | None], None],
+        done: Callable[[int, HoldfastError | None], None],
     ) -> None:
         """Write to stdin; `done` gets how many bytes were taken within the time."""
         held = self.held
@@ -255,8 +255,8 @@ class Child:
         if token and held.token == token:
             if held.sent < 0:
                 raise KeeperError(
-                    f"the keeper was killed while it wrote to {self.record.handle}: look at the output "
-                    "to see whether the text arrived before you send it again",
+                    f"the keeper was killed while it wrote to {self.record.handle}; look at the "
+                    "output to see whether the text arrived before you send it again",
                     handle=self.record.handle,
                 )
             sending.written = held.sent  # repeated after a crash: written then, so not again
@@ -304,7 +304,7 @@ class Child:
         self.held.token, self.held.sent = sending.token, written
         self.on_sent(self, sending.token, written)
 
-    def _finish_send(self, sending: Sending, error: Exception | None) -> None:
+    def _finish_send(self, sending: Sending, error: HoldfastError | None) -> None:
         if sending not in self._sends:
             return
         self._sends.remove(sending)

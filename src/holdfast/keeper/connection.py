@@ -130,7 +130,7 @@ class Connection:
     # -- what is answered later ----------------------------------------------------------------
 
     def later(self, number: int, cancel: Callable[[], None]) -> None:
-        """The answer to `number` comes later; `cancel` is called if nobody waits for it any more."""
+        """The answer comes later; `cancel` is called if nobody waits for it any more."""
         self._waiting[number] = cancel
 
     def cancel(self, number: int) -> None:

@@ -1,4 +1,4 @@
-"""keeper.log: what the keeper has to say for itself. Handles only, never a command or its environment."""
+"""keeper.log: what the keeper has to say. Handles only, never a command or an environment."""
 
 from __future__ import annotations
 

@@ -163,10 +163,12 @@ def _translated(error: OSError, program: str) -> SpawnError:
         )
     if error.errno == errno.ENOEXEC:
         return NotExecutable(
-            f"{program} is neither a binary nor a script with a #! line; run it with its interpreter"
+            f"{program} is neither a binary nor has a #! line; run it with its interpreter"
         )
     if error.errno == errno.EACCES:
         return NotExecutable(f"{program} may not be executed; check its permissions")
     if error.errno == errno.E2BIG:
         return SpawnError("arguments and environment are too long; pass them in a file")
-    return SpawnError(f"cannot start {program}: {error.strerror}; free some resources and try again")
+    return SpawnError(
+        f"cannot start {program}: {error.strerror}; free some resources and try again"
+    )

@@ -6,7 +6,7 @@ child may keep the socket open) starts the grace, in which the agent can come ba
 
 ``lease.json`` says who holds a session, by pid and start time, and when it was lost. A keeper that
 starts finds the holders that still live and watches them through pidfds until they connect again
-or die; so a crash of the keeper never looks like a lost client, and a grace that was running goes on.
+or die; so a crash of the keeper never looks like a lost client, and a running grace goes on.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import time
 
 from .. import _kernel
 from .._home import Home, make_private_directory, read_private, replace_private
+from .journal import say
 from .loop import IN
 
 TYPE_CHECKING = False
@@ -65,7 +66,13 @@ class Leases:
     # -- holding -------------------------------------------------------------------------------
 
     def hold(
-        self, session: str, grace: float, client: str, pid: int, pidfd: int | None, connection: object
+        self,
+        session: str,
+        grace: float,
+        client: str,
+        pid: int,
+        pidfd: int | None,
+        connection: object,
     ) -> None:
         """A client connected with a lease on `session`. Takes over `pidfd`."""
         lease = self._leases.get(session)
@@ -159,7 +166,6 @@ class Leases:
         return self._home.session(session) + "/lease.json"
 
     def _save(self, lease: Lease) -> None:
-        make_private_directory(self._home.session(lease.session))
         data = {
             "grace": lease.grace,
             "boot_id": _kernel.boot_id(),
@@ -168,7 +174,11 @@ class Leases:
                 [holder.client, holder.pid, holder.start_time] for holder in lease.holders.values()
             ],
         }
-        replace_private(self._path(lease.session), json.dumps(data).encode())
+        try:
+            make_private_directory(self._home.session(lease.session))
+            replace_private(self._path(lease.session), json.dumps(data).encode())
+        except OSError as error:
+            say(f"the lease of a session cannot be written: {error}")
 
     def recover(self) -> None:
         """Take up the leases an earlier worker left, with the holders that still live."""

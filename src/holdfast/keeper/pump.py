@@ -76,7 +76,7 @@ class LogWriter:
         return self._head.begin
 
     def take(self, source: int, limit: int) -> int:
-        """Move up to `limit` bytes from a pipe; BlockingIOError when there is nothing, 0 at its end."""
+        """Move up to `limit` bytes from a pipe; 0 at its end, BlockingIOError if it is empty."""
         position = self.size - self._head.base
         if self._can_splice:
             try:

@@ -50,7 +50,7 @@ class Stopping:
             self._done.remove(callback)
 
     def begin(self, number: int) -> None:
-        """Send the polite signal (or SIGKILL, if that is what was asked for) and start the clock."""
+        """Send the polite signal (or SIGKILL, if that was asked for) and start the clock."""
         stop = self._child.record.stop
         assert stop is not None
         if number == signal.SIGKILL or stop.kill_clock <= time.monotonic():
@@ -136,8 +136,8 @@ class Stopping:
 
 def signal_group(child: Child, number: int) -> None:
     """Signal the process and its group, if the process is still the one we started."""
-    # Until it is reaped its pid, and so its group's id, cannot be anybody else's. A child of ours is
-    # reaped by us; another's is checked through its pidfd in the moment before.
+    # Until it is reaped its pid, and so its group's id, cannot be anybody else's. A child of ours
+    # is reaped by us; another's is checked through its pidfd in the moment before.
     if not child.mine and not _kernel.send_signal(child.held.pidfd, 0):
         return
     try:

@@ -1,0 +1,107 @@
+"""Telling of an end: the outbox entry, then the record.
+
+In this order because the record is what a successor goes by. While it says running, the successor
+appends the entry if it is not there, and saves the record; an entry is never appended twice, for
+its id is the process's own. On a full disk both wait here; the exit note has it all meanwhile.
+"""
+
+from __future__ import annotations
+
+import binascii
+import os
+
+from .._completion import TAIL_BYTES
+from .._home import Home
+from .._outbox import OutboxWriter, end_event_id
+from .._store import Store
+from .journal import say
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .child import Child
+    from .loop import Loop, Timer
+
+_AGAIN = 1.0
+_OPEN_OUTBOXES = 100
+
+
+class Delivery:
+    __slots__ = ("_home", "_loop", "_on_saved", "_outboxes", "_store", "_timer", "_unsaved")
+
+    def __init__(
+        self, home: Home, store: Store, loop: Loop, on_saved: Callable[[Child], None]
+    ) -> None:
+        self._home = home
+        self._store = store
+        self._loop = loop
+        self._on_saved = on_saved
+        self._outboxes: dict[str, OutboxWriter] = {}
+        self._unsaved: dict[str, Child] = {}
+        self._timer: Timer | None = None
+
+    def __contains__(self, handle: str) -> bool:
+        """True while the end of this process is not written down yet."""
+        return handle in self._unsaved
+
+    def __len__(self) -> int:
+        return len(self._unsaved)
+
+    def end(self, child: Child) -> None:
+        record = child.record
+        try:
+            self._outbox(record.session).append(
+                {
+                    "id": end_event_id(record.handle),
+                    "type": "end",
+                    "at": record.ended_at,
+                    "handle": record.handle,
+                    "label": record.label,
+                    "command": record.command,
+                    "status": record.status,
+                    "exit_code": record.exit_code,
+                    "signal": record.signal,
+                    "reason": record.reason,
+                    "duration_seconds": record.duration_seconds,
+                    "tail": binascii.b2a_base64(_tail(child), newline=False).decode(),
+                }
+            )
+            self._store.save(record)
+        except OSError as error:
+            if record.handle not in self._unsaved:
+                say(f"{record.handle}: its end cannot be written yet: {error}")
+            self._unsaved[record.handle] = child
+            if self._timer is None:
+                self._timer = self._loop.after(_AGAIN, self._again)
+        else:
+            self._unsaved.pop(record.handle, None)
+
+    def _again(self) -> None:
+        self._timer = None
+        for handle, child in list(self._unsaved.items()):
+            self.end(child)
+            if handle not in self._unsaved:
+                self._on_saved(child)
+
+    def forget(self, handle: str) -> None:
+        self._unsaved.pop(handle, None)
+
+    def acknowledge(self, session: str, ids: list[str]) -> list[str]:
+        if session not in self._outboxes and not os.path.exists(self._home.outbox(session)):
+            return []
+        return self._outbox(session).acknowledge(ids)
+
+    def _outbox(self, session: str) -> OutboxWriter:
+        writer = self._outboxes.get(session)
+        if writer is None:
+            if len(self._outboxes) >= _OPEN_OUTBOXES:
+                self._outboxes.clear()
+            writer = self._outboxes[session] = OutboxWriter(self._home, session)
+        return writer
+
+
+def _tail(child: Child) -> bytes:
+    """The last output: of stdout, and after it of stderr where that is separate."""
+    count = TAIL_BYTES // len(child.writers)
+    return b"".join(writer.tail(count) for writer in child.writers)

@@ -1,0 +1,108 @@
+"""Taking up what is on disk and in the guard's hands, when a worker starts.
+
+Every record that says running is one of: held by the guard (its worker died), left by a keeper of
+which both halves died (to be found again by pid and start time), ended with a note that nobody has
+told of yet, or one that never came to be.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from .. import _kernel
+from .._errors import NotFound, StoreError
+from .._model import ExitNote, Record, signal_number
+from . import adopt
+from .journal import say
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .guard import Held
+    from .worker import Worker
+
+
+def recover(worker: Worker) -> None:
+    table = worker.guard.table
+    ended = []
+    for handle in worker.store.handles():
+        try:
+            record = worker.store.load_saved(handle)
+        except StoreError as error:
+            _unreadable(worker, handle, error)
+            continue
+        except NotFound:
+            continue
+        if record.running:
+            _running(worker, record, table.get(handle))
+        else:
+            ended.append(record)
+    for record in sorted(ended, key=lambda record: record.ended_at or ""):
+        worker.shelf.put(record)
+        _lingering(worker, record, table.get(record.handle))
+    for handle, held in table.items():
+        if handle not in worker.children:
+            worker.tell("forget", handle)
+            for fd in held.descriptors():
+                os.close(fd)
+    table.clear()
+    worker.leases.recover()
+    worker.shelf.prune()
+    worker.shelf.prune_sessions({child.record.session for child in worker.children.values()})
+    worker.tell("recovered")
+
+
+def _unreadable(worker: Worker, handle: str, error: StoreError) -> None:
+    guard = worker.guard
+    if not guard.fresh and handle not in guard.table and worker.store.is_empty(handle):
+        worker.store.delete(handle)  # a worker died as it began to write it: it never was
+        return
+    say(str(error))
+    if not error.detail.get("newer"):
+        say(f"set aside as {worker.store.set_aside(handle)}")
+
+
+def _running(worker: Worker, record: Record, held: Held | None) -> None:
+    handle = record.handle
+    note = worker.store.read_exit(handle)
+    if held is None:
+        if record.pid is None and not worker.guard.fresh:
+            # A worker died before it made the process, else the guard would hold it: it never was.
+            worker.store.delete(handle)
+            return
+        held = adopt.find(worker.home, record) if note is None else None
+        if held is None:
+            held = adopt.readers_only(worker.home, record)
+        else:
+            worker.hold(handle, held)
+            say(f"adopted {handle}, pid {held.pid}")
+    if record.pid is None and held.pid:
+        # A worker died between making the process and writing down its pid.
+        record.pid, record.start_time = held.pid, _kernel.start_time(held.pid)
+        worker.save(record)
+    found = _kernel.stat(held.pid)
+    guarded = found is not None and found.parent == os.getppid()
+    child = worker.add_child(record, held, guarded=guarded)
+    child.watch_output()
+    stopping = worker.stopping(child) if record.stop is not None else None
+    if note is not None:
+        child.settle_strange()
+    elif held.pidfd < 0:
+        child.settle_lost()
+    else:
+        child.watch_end()
+        worker.set_deadline(child)
+        if stopping is not None and record.stop is not None:
+            stopping.begin(signal_number(record.stop.signal) or signal.SIGTERM)
+
+
+def _lingering(worker: Worker, record: Record, held: Held | None) -> None:
+    """It has ended, but something it started may still hold its output."""
+    if held is None:
+        if not os.path.exists(worker.home.fifo(record.handle)):
+            return
+        held = adopt.readers_only(worker.home, record)
+    child = worker.add_child(record, held)
+    child.note = worker.store.read_exit(record.handle) or ExitNote(None, None, 0.0, 0.0)
+    child.watch_output()
+    worker.let_go_if_quiet(child)

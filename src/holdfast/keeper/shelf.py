@@ -1,0 +1,96 @@
+"""Finished processes, until they are forgotten: by count, oldest first, or by time after a look."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+
+from .._errors import NotFound, StoreError
+from .._home import Home
+from .._model import Record
+from .._store import Store
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .loop import Loop, Timer
+
+_SESSION_KEPT = 7 * 86400.0
+
+
+class Shelf:
+    __slots__ = ("_forget", "_handles", "_home", "_loop", "_store", "_timer")
+
+    def __init__(
+        self, home: Home, store: Store, loop: Loop, forget: Callable[[str, str], None]
+    ) -> None:
+        self._home = home
+        self._store = store
+        self._loop = loop
+        self._forget = forget  # (session, handle): delete every trace but the session's events
+        self._handles: dict[str, dict[str, None]] = {}  # session -> handles, oldest first
+        self._timer: Timer | None = None
+
+    def put(self, record: Record) -> None:
+        self._handles.setdefault(record.session, {})[record.handle] = None
+
+    def take(self, session: str, handle: str) -> None:
+        handles = self._handles.get(session)
+        if handles is not None:
+            handles.pop(handle, None)
+            if not handles:
+                del self._handles[session]
+
+    def finished(self, record: Record) -> None:
+        """A process has just ended: make room for it, and see that it is forgotten in time."""
+        self.put(record)
+        handles = self._handles[record.session]
+        while len(handles) > record.max_finished:
+            self._forget(record.session, next(iter(handles)))
+        self._look_in(record.retention)
+
+    def _look_in(self, seconds: float) -> None:
+        clock = time.monotonic() + max(1.0, seconds)
+        if self._timer is not None:
+            if self._timer.clock <= clock:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.at(clock, self.prune)
+
+    def prune(self) -> None:
+        """Forget what nobody has looked at for its retention, and come back for the next."""
+        self._timer = None
+        soonest: float | None = None
+        for session, handles in list(self._handles.items()):
+            for handle in list(handles):
+                try:
+                    left = self._store.expires_in(self._store.load_saved(handle))
+                except NotFound:
+                    left = 0.0
+                except StoreError:
+                    continue
+                if left <= 0:
+                    self._forget(session, handle)
+                elif soonest is None or left < soonest:
+                    soonest = left
+        if soonest is not None:
+            self._look_in(soonest)
+
+    def prune_sessions(self, in_use: set[str]) -> None:
+        """Drop sessions that hold no process and in which nothing has happened for a week."""
+        for session in self._home.session_names():
+            if session in in_use or session in self._handles:
+                continue
+            path = self._home.session(session)
+            newest = max(_mtime(path), _mtime(self._home.outbox(session)))
+            if time.time() - newest > _SESSION_KEPT:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _mtime(path: str) -> float:
+    try:
+        return os.stat(path).st_mtime
+    except FileNotFoundError:
+        return 0.0

@@ -1,0 +1,340 @@
+"""What clients can ask of the keeper: each verb of the protocol is a method here.
+
+A method gets the connection, the request's number and its message. It returns the answer, or None
+when the answer comes later (`Connection.later`) or was given already.
+"""
+
+from __future__ import annotations
+
+import binascii
+import os
+import signal
+import sys
+import time
+from functools import partial
+
+from .. import _kernel, _wire
+from .._errors import BadRequest, HoldfastError, KeeperError, LimitReached, NotRunning, not_found
+from .._home import check_session, is_handle
+from .._model import DEFAULT_SESSION, Record, rfc3339, signal_number
+from .._outbox import end_event_id
+from .._start import keeper_program
+from .._version import __version__
+from . import launch
+from .child import Child, log_writer
+from .connection import Connection
+from .journal import say
+from .stop import Stopping, signal_group
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from .worker import Worker
+
+    Message = dict[str, Any]
+    Answer = dict[str, Any]
+
+# Understood from clients of any protocol: the way out of a mismatch.
+ALWAYS_ALLOWED = frozenset({"status", "restart", "quit"})
+
+
+class Verbs:
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+
+    def named(self, name: object) -> Callable[[Connection, int, Message], Answer | None]:
+        method = getattr(self, f"verb_{name}", None) if isinstance(name, str) else None
+        if method is None:
+            raise BadRequest(
+                f"the keeper has no verb {name!r}; renew it with `holdfast keeper restart`"
+            )
+        return method  # type: ignore[no-any-return]
+
+    # -- starting ------------------------------------------------------------------------------
+
+    def verb_spawn(self, connection: Connection, number: int, m: Message) -> None:
+        worker = self.worker
+        handle = m["handle"]
+        if not is_handle(handle):
+            raise BadRequest("a handle is proc- and 16 to 64 small letters or digits")
+        session = connection.session or DEFAULT_SESSION
+        if handle in worker.children:  # asked before, and the answer was lost
+            self._answer_existing(connection, number, handle, session)
+            return
+        self._check_room(session, m["max_running"])
+        argv, env, cwd = m["argv"], m["env"], m["cwd"]
+        launch.check_directory(cwd)
+        program = launch.find_program(argv, env, cwd)
+        record = Record(
+            handle=handle,
+            session=session,
+            command=m["command"],
+            cwd=cwd,
+            label=m["label"],
+            group=m["group"],
+            started_at=rfc3339(time.time()),
+            started_clock=time.monotonic(),
+            log=worker.home.log(handle),
+            err_log=worker.home.log(handle, "stderr") if m["stderr"] == "separate" else None,
+            stdin=bool(m["stdin"]),
+            keep=bool(m["keep"]),
+            timeout=m["timeout"],
+            grace=m["grace"],
+            log_cap=m["log_cap"],
+            log_limit=m["log_limit"],
+            retention=m["retention"],
+            max_finished=m["max_finished"],
+            boot_id=_kernel.boot_id(),
+        )
+        try:
+            worker.store.create(record)
+        except FileExistsError:
+            self._answer_existing(connection, number, handle, session)
+            return
+        child = worker.launch(record, program, argv, env, m["umask"])
+        connection.answer(number, {"record": record.to_json()})
+        worker.launched(child)
+
+    def _answer_existing(
+        self, connection: Connection, number: int, handle: str, session: str
+    ) -> None:
+        child = self.worker.children.get(handle)
+        record = self.worker.store.load(handle) if child is None else child.record
+        if record.session != session:
+            raise BadRequest("this handle is taken; choose another one")
+        connection.answer(number, {"record": record.to_json()})
+
+    def _check_room(self, session: str, limit: int) -> None:
+        running = [child.record for child in self.worker.running(session)]
+        if len(running) >= limit:
+            names = ", ".join(
+                f"{record.handle} ({record.label})" if record.label else record.handle
+                for record in running
+            )
+            raise LimitReached(
+                f"session {session!r} already runs {len(running)} of at most {limit} processes; "
+                f"kill one or wait for one: {names}",
+                running=[record.handle for record in running],
+            )
+
+    # -- one process ---------------------------------------------------------------------------
+
+    def _find(self, connection: Connection, handle: object) -> tuple[Record, Child | None]:
+        """The record and, while it is kept, the child. Another session's is not found."""
+        if not is_handle(handle):
+            raise not_found(str(handle))
+        assert isinstance(handle, str)
+        child = self.worker.children.get(handle)
+        record = self.worker.store.load(handle) if child is None else child.record
+        if connection.session not in (None, record.session):
+            raise not_found(handle)
+        return record, child
+
+    def _find_running(self, connection: Connection, handle: object) -> Child:
+        record, child = self._find(connection, handle)
+        if child is None or child.note is not None:
+            raise NotRunning(
+                f"{record.handle} is not running any more ({record.status}); its log can still "
+                "be read",
+                handle=record.handle,
+                status=record.status,
+            )
+        return child
+
+    def verb_wait(self, connection: Connection, number: int, m: Message) -> Answer | None:
+        record, child = self._find(connection, m["handle"])
+        if child is None or child.note is not None:
+            return {"record": record.to_json()}
+
+        def ended(record: Record) -> None:
+            connection.answer(number, {"record": record.to_json()})
+
+        child.waiters.append(ended)
+        connection.later(number, lambda: child.stop_waiting(ended))
+        return None
+
+    def verb_send(self, connection: Connection, number: int, m: Message) -> None:
+        child = self._find_running(connection, m["handle"])
+        data = binascii.a2b_base64(m["data"])
+        if len(data) > _wire.SEND_BYTES:
+            raise BadRequest(f"at most {_wire.SEND_BYTES} bytes at once; send it in parts")
+
+        def done(written: int, error: HoldfastError | None) -> None:
+            if child.held.stdin < 0:
+                self.worker.tell("eof", child.record.handle)
+            if error is not None:
+                connection.refuse(number, error)
+            else:
+                connection.answer(number, {"written": written})
+
+        child.send(data, str(m["token"]), bool(m["eof"]), float(m["timeout"]), done)
+
+    def verb_signal(self, connection: Connection, number: int, m: Message) -> Answer:
+        signal_group(self._find_running(connection, m["handle"]), _signal(m["signal"]))
+        return {}
+
+    def verb_kill(self, connection: Connection, number: int, m: Message) -> Answer | None:
+        record, child = self._find(connection, m["handle"])
+        if child is None:
+            return _ended_already(record)
+        polite = _signal(m["signal"])
+        self.worker.stop(child, "killed", f"pid {connection.pid}", polite, m["grace"])
+        self._when_stopped(connection, number, child, lambda receipt: receipt)
+        return None
+
+    def _when_stopped(
+        self,
+        connection: Connection,
+        number: int,
+        child: Child,
+        answer: Callable[[Answer], Answer],
+    ) -> None:
+        """Answer once nothing is left of a process that is being stopped, or ended by itself."""
+
+        def done(receipt: Answer) -> None:
+            connection.answer(number, answer({"record": child.record.to_json(), **receipt}))
+
+        def ended(record: Record) -> None:
+            connection.answer(number, answer(_ended_already(record)))
+
+        stopping = child.stopping
+        if stopping is not None:
+            stopping.when_done(done)
+            connection.later(number, lambda: stopping.forget(done))
+        elif child.note is not None:
+            ended(child.record)
+        else:
+            child.waiters.append(ended)
+            connection.later(number, lambda: child.stop_waiting(ended))
+
+    def verb_clear(self, connection: Connection, number: int, m: Message) -> Answer:
+        record, child = self._find(connection, m["handle"])
+        if child is not None:
+            child.clear()
+            return {}
+        for stream in ("stdout",) if record.err_log is None else ("stdout", "stderr"):
+            writer = log_writer(self.worker.home, record, stream)
+            writer.clear()
+            writer.close()
+        return {}
+
+    def verb_remove(self, connection: Connection, number: int, m: Message) -> Answer | None:
+        record, child = self._find(connection, m["handle"])
+
+        def removed(receipt: Answer) -> Answer:
+            self.worker.forget(record.session, record.handle)
+            self.worker.delivery.acknowledge(record.session, [end_event_id(record.handle)])
+            return {}
+
+        if child is None:
+            return removed({})
+        self.worker.stop(child, "killed", f"pid {connection.pid}")
+        self._when_stopped(connection, number, child, removed)
+        return None
+
+    # -- a session -----------------------------------------------------------------------------
+
+    def verb_stop_all(self, connection: Connection, number: int, m: Message) -> Answer | None:
+        children = self.worker.running(connection.session)
+        return self._stop_many(connection, number, children, "killed", m["grace"])
+
+    def verb_close(self, connection: Connection, number: int, m: Message) -> Answer | None:
+        """End the session in good order, if this client is the last that holds it."""
+        session = connection.session
+        if session is None or not self.worker.leases.close(session, connection.client):
+            return {"receipts": []}
+        connection.leased = False
+        children = self.worker.leased(session)
+        return self._stop_many(connection, number, children, "lease_ended", None)
+
+    def _stop_many(
+        self,
+        connection: Connection,
+        number: int,
+        children: list[Child],
+        reason: str,
+        grace: float | None,
+    ) -> Answer | None:
+        receipts: list[Answer] = []
+        stoppings: list[tuple[Stopping, Callable[[Answer], None]]] = []
+
+        def done(child: Child, receipt: Answer) -> None:
+            receipts.append({"record": child.record.to_json(), **receipt})
+            if len(receipts) == len(stoppings):
+                connection.answer(number, {"receipts": receipts})
+
+        def forget() -> None:
+            for stopping, callback in stoppings:
+                stopping.forget(callback)
+
+        for child in children:
+            self.worker.stop(child, reason, f"pid {connection.pid}", grace=grace)
+            if child.stopping is not None:
+                stoppings.append((child.stopping, partial(done, child)))
+        if not stoppings:
+            return {"receipts": []}
+        connection.later(number, forget)
+        for stopping, callback in stoppings:
+            stopping.when_done(callback)
+        return None
+
+    def verb_acknowledge(self, connection: Connection, number: int, m: Message) -> Answer:
+        session = connection.session or check_session(m["session"])
+        return {"acknowledged": self.worker.delivery.acknowledge(session, m["ids"])}
+
+    # -- the keeper ----------------------------------------------------------------------------
+
+    def verb_status(self, connection: Connection, number: int, m: Message) -> Answer:
+        worker = self.worker
+        return {
+            "running": True,
+            "version": __version__,
+            "protocol": _wire.PROTOCOL,
+            "guard": os.getppid(),
+            "worker": os.getpid(),
+            "started_at": worker.started_at,
+            "processes": len(worker.running(None)),
+            "connections": len(worker.connections),
+            "leases": len(worker.leases),
+            "python": sys.version.split()[0],
+        }
+
+    def verb_restart(self, connection: Connection, number: int, m: Message) -> None:
+        """Renew both halves: the guard goes, the worker takes its place with the caller's code."""
+        command = m.get("program") or keeper_program()
+        if not all(isinstance(part, str) for part in command) or not os.access(command[0], os.X_OK):
+            raise BadRequest("there is no such interpreter; nothing was restarted")
+        say("restarting")
+        connection.answer(number, {})
+        os.kill(os.getppid(), signal.SIGKILL)
+        self.worker.become_guard(command)
+
+    def verb_quit(self, connection: Connection, number: int, m: Message) -> None:
+        running = self.worker.running(None)
+        if running:
+            raise KeeperError(
+                f"the keeper keeps {len(running)} running processes; `holdfast keeper restart` "
+                "leaves them running, `holdfast keeper stop --kill` stops them first",
+                running=[child.record.handle for child in running],
+            )
+        connection.answer(number, {})
+        self.worker.quit()
+
+
+def _signal(name: object) -> int:
+    number = signal_number(name) if isinstance(name, (str, int)) else None
+    if number is None:
+        raise BadRequest(f"no signal {name!r}; names like TERM, KILL or INT are understood")
+    return number
+
+
+def _ended_already(record: Record) -> Answer:
+    return {
+        "record": record.to_json(),
+        "signalled": 0,
+        "forced": False,
+        "survivors": [],
+        "already_ended": True,
+    }
