@@ -118,9 +118,9 @@ class Client:
 
         A string runs in bash (sh where there is none); a list runs as it is, without a shell.
         `cwd` and environment are the caller's now; `env` adds to it. `timeout` is in seconds or
-        like ``"30m"``, None for no deadline; `grace` is what it gets between the polite signal and the
-        forced one. `keep` lets it outlive the session. `log_cap` bounds its log on disk (the oldest
-        output goes), `log_limit` stops it once it has written that much.
+        like ``"30m"``, None for no deadline; `grace` is what it gets between the polite signal and
+        the forced one. `keep` lets it outlive the session. `log_cap` bounds its log on disk (the
+        oldest output goes), `log_limit` stops it once it has written that much.
 
         Raises NotExecutable, BadDirectory, LimitReached; nothing is left behind then.
         """

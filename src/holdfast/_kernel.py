@@ -24,6 +24,7 @@ _PIDFD_INFO_EXIT = 8
 _FALLOC_FL_KEEP_SIZE, _FALLOC_FL_PUNCH_HOLE = 1, 2
 _SO_PEERPIDFD = 77
 
+_TICKS = os.sysconf("SC_CLK_TCK")
 _SYS_WAITID = {"x86_64": 247, "aarch64": 95, "riscv64": 95}
 _P_PID = 1
 
@@ -80,7 +81,16 @@ def machine() -> list[str]:
 class Stat:
     """The fields of ``/proc/<pid>/stat`` that identify a process and its place in the tree."""
 
-    __slots__ = ("pid", "state", "parent", "group", "session", "start_time", "wait_status")
+    __slots__ = (
+        "pid",
+        "state",
+        "parent",
+        "group",
+        "session",
+        "cpu_seconds",
+        "start_time",
+        "wait_status",
+    )
 
     def __init__(self, pid: int, line: bytes) -> None:
         # The name in parentheses may itself hold spaces and parentheses.
@@ -88,6 +98,7 @@ class Stat:
         self.pid = pid
         self.state = rest[0].decode()
         self.parent, self.group, self.session = int(rest[1]), int(rest[2]), int(rest[3])
+        self.cpu_seconds = sum(int(ticks) for ticks in rest[11:15]) / _TICKS  # with its children's
         self.start_time = int(rest[19])
         self.wait_status = int(rest[49])
 
@@ -208,7 +219,9 @@ def exit_of_stranger(pid: int, pidfd: int) -> Death | None:
     """
     found = stat(pid)
     if found is not None and found.state == "Z" and send_signal(pidfd, 0):
-        return _death(found.wait_status)
+        death = _death(found.wait_status)
+        death.cpu_seconds = found.cpu_seconds
+        return death
     request = struct.pack("Q56x", _PIDFD_INFO_EXIT)
     try:
         answer = fcntl.ioctl(pidfd, _PIDFD_GET_INFO, request)

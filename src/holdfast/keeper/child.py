@@ -175,6 +175,7 @@ class Child:
                 at=at,
                 clock=clock,
                 known=how is not None,
+                cpu_seconds=None if how is None else how.cpu_seconds,
             )
         note.drained = True
         note.out_of_memory = self._out_of_memory(note)
@@ -283,7 +284,8 @@ class Child:
 
     def _write(self, sending: Sending) -> None:
         if sending.written < len(sending.data):
-            self._note_sent(sending, -1)
+            # Told before it is true: if telling shows that the guard is gone, nothing was written.
+            self.on_sent(self, sending.token, -1)
         try:
             while sending.written < len(sending.data):
                 sending.written += os.write(self.held.stdin, sending.data[sending.written :])
@@ -296,13 +298,10 @@ class Child:
             )
             self._finish_send(sending, error)
             return
-        self._note_sent(sending, sending.written)
+        self.held.token, self.held.sent = sending.token, sending.written
+        self.on_sent(self, sending.token, sending.written)
         if sending.written == len(sending.data):
             self._finish_send(sending, None)
-
-    def _note_sent(self, sending: Sending, written: int) -> None:
-        self.held.token, self.held.sent = sending.token, written
-        self.on_sent(self, sending.token, written)
 
     def _finish_send(self, sending: Sending, error: HoldfastError | None) -> None:
         if sending not in self._sends:
