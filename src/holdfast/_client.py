@@ -405,7 +405,7 @@ class Process:
         log = self._log(stream)
         position = log.begin() if offset is None else offset
         home = client.home
-        paths = [log.path, home.exit(self.handle), home.meta(self.handle)]
+        paths = [log.path, home.meta(self.handle)]
         with Watch(paths) as watch:
             while True:
                 watch.drain()
@@ -472,17 +472,17 @@ class Process:
 
         Raises WaitTimeout after `timeout` seconds; the process is untouched.
         """
-        record = self._client._load(self.handle)
+        record = self.record if self.record.running else self._client._load(self.handle)
         if record.running:
             try:
-                answer = await self._client._link.call("wait", {"handle": self.handle}, timeout)
+                ending = await self._client._link.call("wait", {"handle": self.handle}, timeout)
             except WaitTimeout:
                 raise WaitTimeout(
                     f"{self.handle} is still running after {timeout:g} s; wait again, read its "
                     "output, or kill it",
                     handle=self.handle,
                 ) from None
-            record = Record.from_json(answer["record"])
+            record.apply(ending)
         self.record = record
         await self._client._acknowledge_end(record)
         self._client.store.look(self.handle)

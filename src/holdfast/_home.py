@@ -4,7 +4,7 @@
     processes/<handle>.meta.json   the record
     processes/<handle>.log         raw output (and .err.log where stderr was asked for separately)
     processes/<handle>.out         the FIFO of a running process (and .err.out)
-    processes/<handle>.exit        how it ended, preallocated and written in place
+    processes/<handle>.exit        how it ended, where the guard had to reap it
     processes/<handle>.head        where the log begins, once its head was freed (and .err.head)
     sessions/<session>/            outbox.jsonl, lease.json, cursors/
 

@@ -16,7 +16,7 @@ import struct
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from ctypes import CDLL
+    from ctypes import CDLL, Array, c_char
 
 _PR_SET_CHILD_SUBREAPER = 36
 _PIDFD_GET_INFO = 0xC040FF0B
@@ -25,6 +25,7 @@ _FALLOC_FL_KEEP_SIZE, _FALLOC_FL_PUNCH_HOLE = 1, 2
 _SO_PEERPIDFD = 77
 
 _TICKS = os.sysconf("SC_CLK_TCK")
+_MACHINE = os.uname().machine
 _SYS_WAITID = {"x86_64": 247, "aarch64": 95, "riscv64": 95}
 _P_PID = 1
 
@@ -32,7 +33,8 @@ MARK = "HOLDFAST_HANDLE"
 
 _libc: CDLL | None = None
 _boot_id = ""
-_waitid = -1
+_siginfo: Array[c_char] | None = None
+_rusage: Array[c_char] | None = None
 
 
 def libc() -> CDLL:
@@ -190,23 +192,29 @@ def peek(pid: int) -> Death | None:
     The kernel's waitid tells the resources used too, which neither the C library's nor Python's
     passes on; where the number of the call is not known they stay unknown.
     """
-    ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    if ended is None:
-        return None
-    exited = ended.si_code == os.CLD_EXITED
-    death = Death(ended.si_status, None) if exited else Death(None, ended.si_status)
-    global _waitid
-    if _waitid < 0:
-        _waitid = _SYS_WAITID.get(os.uname().machine, 0)
-    if _waitid:
-        import ctypes
+    flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    number = _SYS_WAITID.get(_MACHINE)
+    if number is None:
+        ended = os.waitid(os.P_PID, pid, flags)
+        if ended is None:
+            return None
+        exited = ended.si_code == os.CLD_EXITED
+        return Death(ended.si_status, None) if exited else Death(None, ended.si_status)
+    import ctypes
 
-        usage = ctypes.create_string_buffer(144)  # two timevals and fourteen longs
-        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
-        if libc().syscall(_waitid, _P_PID, pid, None, flags, usage) == 0:
-            user, user_micro, system, system_micro, peak = struct.unpack_from("5l", usage.raw)
-            death.cpu_seconds = round(user + system + (user_micro + system_micro) / 1e6, 6)
-            death.peak_memory_bytes = peak * 1024
+    global _siginfo, _rusage
+    if _siginfo is None or _rusage is None:
+        # int signo, errno, code; padding; int pid, uid, status. Two timevals, then longs.
+        _siginfo, _rusage = ctypes.create_string_buffer(128), ctypes.create_string_buffer(144)
+    if libc().syscall(number, _P_PID, pid, _siginfo, flags, _rusage) != 0:
+        raise ChildProcessError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    code, found, status = struct.unpack_from("8xi4xi4xi", _siginfo)
+    if found == 0:
+        return None
+    death = Death(status, None) if code == os.CLD_EXITED else Death(None, status)
+    user, user_micro, system, system_micro, peak = struct.unpack_from("5l", _rusage)
+    death.cpu_seconds = round(user + system + (user_micro + system_micro) / 1e6, 6)
+    death.peak_memory_bytes = peak * 1024
     return death
 
 

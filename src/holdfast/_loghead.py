@@ -20,6 +20,7 @@ import os
 import struct
 import time
 
+from ._errors import StoreError
 from ._home import open_private
 
 _FORMAT = struct.Struct("<QQQ")
@@ -55,11 +56,13 @@ def read_head(path: str) -> LogHead:
             data = os.pread(fd, _SIZE, 0)
         finally:
             os.close(fd)
+        if not data:
+            return LogHead()  # made but never written, and nothing is freed before that
         body = data[: _FORMAT.size]
         if len(data) == _SIZE and data[_FORMAT.size :] == _checksum(body):
             return LogHead(*_FORMAT.unpack(body))
         time.sleep(0.001)  # caught in the middle of a write, which takes microseconds
-    return LogHead()
+    raise StoreError(f"{path} is damaged; `holdfast keeper restart` mends what can be mended")
 
 
 def write_head(path: str, head: LogHead) -> None:

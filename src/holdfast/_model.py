@@ -9,8 +9,7 @@ A record's life:
             ──► lost        reason lost: nobody can know how it ended
 
 `Record.end` is the only way out of ``running``. It is a pure function of the record and the exit
-note, so that the keeper, a keeper started later and a client that finds only the files on disk all
-arrive at the same end.
+note, so that a worker and its successor arrive at the same end.
 """
 
 from __future__ import annotations
@@ -99,28 +98,23 @@ def duration_text(seconds: float | None) -> str:
 
 @dataclass(slots=True)
 class ExitNote:
-    """How the kernel says it ended: what the keeper writes down before it reaps.
-
-    `drained` is set once everything the process wrote is in its log; until then a reader must not
-    take the process for ended, or it would miss the last lines.
-    """
+    """How the kernel says it ended, taken down before the process is reaped."""
 
     code: int | None
     signal: str | None
     at: float
     clock: float
     known: bool = True
-    drained: bool = False
     out_of_memory: bool = False
     peak_memory_bytes: int | None = None
     cpu_seconds: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name: getattr(self, name) for name in _NOTE_FIELDS}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> ExitNote:
-        return cls(**{f.name: data[f.name] for f in fields(cls) if f.name in data})
+        return cls(**{name: data[name] for name in _NOTE_FIELDS if name in data})
 
 
 @dataclass(slots=True)
@@ -172,6 +166,7 @@ class Record:
     boot_id: str = ""
     started_clock: float = 0.0
     stop: Stop | None = None
+    told: bool = True  # False from the end until the session's outbox has it
     version: int = RECORD_VERSION
 
     @property
@@ -200,6 +195,7 @@ class Record:
         """Leave ``running`` for the end that `note` (and a stop, if one was begun) describes."""
         if not self.running:
             return
+        self.told = False
         self.exit_code, self.signal = note.code, note.signal
         self.ended_at = rfc3339(note.at)
         self.duration_seconds = round(max(0.0, note.clock - self.started_clock), 6)
@@ -216,6 +212,14 @@ class Record:
         else:
             self.status = "completed" if note.code == 0 else "failed"
             self.reason, self.ended_by = "exited", "itself"
+
+    def ending(self) -> dict[str, Any]:
+        """The fields that an end sets, for whoever has the rest."""
+        return {name: getattr(self, name) for name in _END_FIELDS}
+
+    def apply(self, ending: dict[str, Any]) -> None:
+        for name in _END_FIELDS:
+            setattr(self, name, ending[name])
 
     def to_json(self) -> dict[str, Any]:
         data = {name: getattr(self, name) for name in _RECORD_FIELDS}
@@ -265,7 +269,20 @@ class Record:
         return f"<{self.handle}{label} {how} pid={self.pid} session={self.session!r}>"
 
 
+_NOTE_FIELDS = tuple(f.name for f in fields(ExitNote))
 _RECORD_FIELDS = tuple(f.name for f in fields(Record))
+_END_FIELDS = (
+    "status",
+    "exit_code",
+    "signal",
+    "reason",
+    "ended_by",
+    "ended_at",
+    "duration_seconds",
+    "peak_memory_bytes",
+    "cpu_seconds",
+    "notes",
+)
 _PUBLIC_FIELDS = (
     "handle",
     "session",

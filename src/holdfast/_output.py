@@ -97,9 +97,10 @@ _close = os.close
 class _View:
     """The files of a log, as they stood at one moment."""
 
-    __slots__ = ("_log", "_old", "begin", "end", "head")
+    __slots__ = ("_log", "_old", "begin", "end", "head", "path")
 
-    def __init__(self, head: LogHead, log: _File | None, old: _File | None) -> None:
+    def __init__(self, path: str, head: LogHead, log: _File | None, old: _File | None) -> None:
+        self.path = path
         self.head = head
         self._log = log
         self._old = old
@@ -128,7 +129,10 @@ class _View:
             file, room = (self._log, limit) if start >= base else (self._old, base - start)
             if file is None:
                 break
-            part = os.pread(file.fd, min(limit, room), start - file.base)
+            try:
+                part = os.pread(file.fd, min(limit, room), start - file.base)
+            except OSError as error:
+                raise _refusal(error, self.path) from error
             if not part:
                 break
             parts.append(part)
@@ -296,7 +300,7 @@ class Log:
             head = self._head_again()
             info = os.fstat(kept.fd)
         except OSError as error:
-            raise self._refusal(error) from error
+            raise _refusal(error, self.path) from error
         if head is None or head.base != kept.base or head.begin > offset or info.st_nlink == 0:
             return None
         end = offset + len(data)
@@ -353,7 +357,7 @@ class Log:
                 continue
             if keep and log is not None:
                 self._keep(log)
-            return _View(head, log, old)
+            return _View(self.path, head, log, old)
         raise self._too_fast()
 
     def _settled(self, view: _View, start: int) -> bool:
@@ -368,7 +372,7 @@ class Log:
                     "`holdfast keeper restart` finishes it"
                 )
         except OSError as error:
-            raise self._refusal(error) from error
+            raise _refusal(error, self.path) from error
         return head
 
     def _head_again(self) -> LogHead | None:
@@ -384,7 +388,10 @@ class Log:
         self._seen = None
         if (file := self._open(self.head_path, 0)) is not None:
             # In this order: while the file has these bytes, the head is the newest there is.
-            data = os.pread(file.fd, _HEAD_BYTES, 0)
+            try:
+                data = os.pread(file.fd, _HEAD_BYTES, 0)
+            except OSError as error:
+                raise _refusal(error, self.head_path) from error
             self._seen = file, data, self._head()
         # An open file that was removed keeps its room on the disk, so only a few are kept.
         _keeping[:] = [ref for ref in _keeping if ref() not in (None, self)]
@@ -402,20 +409,21 @@ class Log:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise self._refusal(error) from error
+            raise _refusal(error, self.path) from error
         raise StoreError(f"{path} is not a regular file and so no log; remove it")
-
-    def _refusal(self, error: OSError) -> StoreError:
-        path = error.filename or self.path
-        if error.errno == errno.ELOOP:
-            return StoreError(f"{path} is a symlink, which is never followed; remove it")
-        return StoreError(f"cannot read the log {path}: {error.strerror}; check its permissions")
 
     def _too_fast(self) -> StoreError:
         return StoreError(f"the log {self.path} is freed faster than it can be read; try again")
 
 
 _keeping: list[weakref.ref[Log]] = []
+
+
+def _refusal(error: OSError, path: str) -> StoreError:
+    path = error.filename or path
+    if error.errno == errno.ELOOP:
+        return StoreError(f"{path} is a symlink, which is never followed; remove it")
+    return StoreError(f"cannot read the log {path}: {error.strerror}; check its permissions")
 
 
 def _check_count(n: int) -> None:

@@ -1,15 +1,18 @@
-"""Records on disk: atomic writes, scan, quarantine, and the exit note.
+"""Records on disk: writes that no crash can tear, scan, quarantine, and the guard's exit notes.
 
-DESIGN. For each process two files say how it stands. The record (``.meta.json``) is written whole
-beside itself and renamed, at every transition. The exit note (``.exit``) is a block that was
-allocated when the process was started and is overwritten in place, so the end can be written down
-on a full disk too; a checksum tells a whole note from a torn or empty one.
+DESIGN. A record is one JSON object in ``.meta.json``. A short one (nearly all are) fills exactly
+one page, padded with blanks, and is overwritten in place by a single write: that cannot be cut in
+half by a kill, needs no room on a full disk, and costs a twentieth of a new file renamed over the
+old. A reader that catches the write in the middle sees it by the checksum and looks again. A longer
+one is written whole beside itself and renamed.
 
-The order at an end is: output drained into the log, note written, process reaped, outbox entry
-appended, record saved. A crash after any step leaves a record that says ``running`` beside a note
-that says how it ended: `load` shows such a process as ended, and the next keeper appends the outbox
-entry if it is missing and saves the record. Before the note, the process is still a zombie that the
-other half of the keeper can ask.
+The order at an end is: output drained into the log, record saved (ended, but not told), process
+reaped, waiters told, outbox entry appended, record saved (told). A crash after any step leaves the
+rest to the next worker: before the first save the process is still there to be asked, as a zombie;
+after it the record says what is left to do.
+
+Where the guard has to reap, because there is no worker or because the process became its child, it
+writes down what it saw in ``.exit`` before it does, and the worker goes on from that.
 """
 
 from __future__ import annotations
@@ -24,7 +27,9 @@ from ._errors import StoreError, not_found
 from ._home import Home, is_handle, open_private, read_private, replace_private, write_all
 from ._model import ExitNote, Record
 
-_NOTE_SIZE = 512
+_PAGE = 4096
+_TEAR_TRIES = 50
+_CHECK = b'{"check":"'
 _NOTE_HEAD = struct.Struct("<4sIH")
 _NOTE_MAGIC = b"HFX1"
 _SUFFIXES = (
@@ -61,22 +66,23 @@ class Store:
             os.close(fd)
 
     def save(self, record: Record) -> None:
-        replace_private(self.home.meta(record.handle), _encode(record))
+        """Write a record again; FileNotFoundError if it was deleted meanwhile."""
+        data = _encode(record)
+        path = self.home.meta(record.handle)
+        if len(data) > _PAGE:
+            replace_private(path, data)
+            return
+        fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.pwrite(fd, data, 0)
+        finally:
+            os.close(fd)
 
     def load(self, handle: str) -> Record:
-        """The record as it stands now, ended if its exit note says so."""
-        record = self.load_saved(handle)
-        if record.running:
-            note = self.read_exit(handle)
-            if note is not None and note.drained:
-                record.end(note)
-        return record
-
-    def load_saved(self, handle: str) -> Record:
         if not is_handle(handle):
             raise not_found(str(handle))
         try:
-            data = read_private(self.home.meta(handle))
+            data = _read_whole(self.home.meta(handle))
         except FileNotFoundError:
             raise not_found(handle) from None
         except OSError as error:
@@ -171,21 +177,21 @@ class Store:
 
     # -- exit notes ----------------------------------------------------------------------------
 
-    def prepare_exit(self, handle: str) -> None:
-        fd = open_private(self.home.exit(handle), os.O_WRONLY | os.O_CREAT)
-        try:
-            write_all(fd, bytes(_NOTE_SIZE))
-        finally:
-            os.close(fd)
-
     def write_exit(self, handle: str, note: ExitNote) -> None:
         body = json.dumps(note.to_json(), separators=(",", ":")).encode()
         head = _NOTE_HEAD.pack(_NOTE_MAGIC, binascii.crc32(body), len(body))
-        fd = open_private(self.home.exit(handle), os.O_WRONLY | os.O_CREAT)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(self.home.exit(handle), flags, 0o600)
         try:
-            os.pwrite(fd, (head + body).ljust(_NOTE_SIZE, b"\0"), 0)
+            os.pwrite(fd, head + body, 0)
         finally:
             os.close(fd)
+
+    def drop_exit(self, handle: str) -> None:
+        try:
+            os.unlink(self.home.exit(handle))
+        except FileNotFoundError:
+            return
 
     def read_exit(self, handle: str) -> ExitNote | None:
         """The exit note, or None while there is none (or only a torn one)."""
@@ -203,4 +209,26 @@ class Store:
 
 
 def _encode(record: Record) -> bytes:
-    return json.dumps(record.to_json(), separators=(",", ":")).encode() + b"\n"
+    body = json.dumps(record.to_json(), separators=(",", ":")).encode()[1:]
+    data = b'%s%08x",%s' % (_CHECK, binascii.crc32(body), body)
+    return data.ljust(_PAGE - 1) + b"\n"
+
+
+def _read_whole(path: str) -> bytes:
+    """A record's bytes, not caught in the middle of a write.
+
+    A file that stays as it is though its checksum is wrong was edited by hand, and may be right.
+    """
+    data = read_private(path)
+    for _ in range(_TEAR_TRIES):
+        head = len(_CHECK)
+        if not data.startswith(_CHECK) or len(data) < head + 10:
+            return data
+        if data[head : head + 8] == b"%08x" % binascii.crc32(data[head + 10 :].rstrip(b" \n")):
+            return data
+        before = data
+        time.sleep(0.001)
+        data = read_private(path)
+        if data == before:
+            return data
+    return data

@@ -39,6 +39,12 @@ COMMANDS: dict[str, tuple[str, str]] = {
 _EPILOG = "`holdfast COMMAND --help` tells more. Handles may be shortened, or given by their label."
 
 
+def _formatter(prog: str) -> argparse.HelpFormatter:
+    # With a width given argparse need not import shutil to ask for it, at every start.
+    width = int(os.environ.get("COLUMNS", "")) if os.environ.get("COLUMNS", "").isdigit() else 80
+    return argparse.HelpFormatter(prog, max_help_position=28, width=max(60, min(width, 100)))
+
+
 class Usage(BadRequest):
     """The arguments make no sense; the message says what to type instead."""
 
@@ -52,6 +58,7 @@ class Parser(argparse.ArgumentParser):
             description=summary[0].upper() + summary[1:] + ".",
             allow_abbrev=False,
             add_help=False,
+            formatter_class=_formatter,
         )
         self.name = name
         self.actions: dict[str, argparse.Action] = {}

@@ -10,6 +10,7 @@ from .. import _kernel
 from .._errors import HoldfastError, KeeperError, Unsupported
 from .._model import ExitNote, Record, signal_name
 from .guard import Held, note_of
+from .journal import say
 from .loop import HUP, IN, OUT
 from .pump import LogWriter, Pump
 
@@ -153,19 +154,16 @@ class Child:
             self.loop.change(self.held.pidfd, 0)
 
     def _settle_own(self) -> None:
-        for pump in list(self.pumps):
-            pump.drain()
-        note = note_of(self.held.pid, drained=True)
-        note.out_of_memory = self._out_of_memory(note)
-        self._store.write_exit(self.record.handle, note)
-        os.waitpid(self.held.pid, 0)
-        self._settled(note)
+        self._drain()
+        note = note_of(self.held.pid)
+        self._end(note)
+        os.waitpid(self.held.pid, 0)  # only now: until it is on disk, the zombie knows it
+        self._settled()
 
     def settle_strange(self) -> None:
         """It was not our child: the guard's note says how it ended, or the kernel does."""
-        handle = self.record.handle
         self._drain()
-        note = self._store.read_exit(handle)
+        note = self._store.read_exit(self.record.handle)
         if note is None:
             how = self._death
             at, clock = self._died
@@ -177,32 +175,36 @@ class Child:
                 known=how is not None,
                 cpu_seconds=None if how is None else how.cpu_seconds,
             )
-        note.drained = True
-        note.out_of_memory = self._out_of_memory(note)
-        self._store.write_exit(handle, note)
-        self._settled(note)
+        self._end(note)
+        self._store.drop_exit(self.record.handle)
+        self._settled()
 
     def settle_lost(self) -> None:
-        note = ExitNote(None, None, time.time(), time.monotonic(), known=False, drained=True)
-        self._drain()
-        self._store.write_exit(self.record.handle, note)
-        self._settled(note)
+        self._died = time.time(), time.monotonic()
+        self.settle_strange()
+
+    def _end(self, note: ExitNote) -> None:
+        note.out_of_memory = self._out_of_memory(note)
+        if self._full:
+            self.record.notes.append("the disk was full while it ran: its output came late")
+        self.note = note
+        self.record.end(note)
+        try:
+            self._store.save(self.record)
+        except OSError as error:
+            say(f"{self.record.handle}: {error}")  # delivery will try again
 
     def _out_of_memory(self, note: ExitNote) -> bool:
         if note.signal != "SIGKILL" or self.record.stop is not None:
             return False
         return self.memory_kills.includes(self.held.pid, self.record.started_clock)
 
-    def _settled(self, note: ExitNote) -> None:
-        self.note = note
+    def _settled(self) -> None:
         if self.held.pidfd >= 0:
             self.loop.remove(self.held.pidfd)
         if self.deadline is not None:
             self.deadline.cancel()
             self.deadline = None
-        if self._full:
-            self.record.notes.append("the disk was full while it ran: its output came late")
-        self.record.end(note)
         for sending in list(self._sends):
             self._finish_send(sending, None)
         waiters, self.waiters = self.waiters, []

@@ -1,8 +1,8 @@
-"""Telling of an end: the outbox entry, then the record.
+"""Telling of an end: the outbox entry, then the record that says it was told.
 
-In this order because the record is what a successor goes by. While it says running, the successor
-appends the entry if it is not there, and saves the record; an entry is never appended twice, for
-its id is the process's own. On a full disk both wait here; the exit note has it all meanwhile.
+A worker that dies in between leaves a record that was not told, and its successor appends the entry
+unless it is there: an entry is never appended twice, for its id is the process's own. On a full
+disk the entry waits here, and the record on disk says so meanwhile.
 """
 
 from __future__ import annotations
@@ -49,24 +49,12 @@ class Delivery:
         return len(self._unsaved)
 
     def end(self, child: Child) -> None:
+        """Tell of an end, or of what was learnt about it since."""
         record = child.record
         try:
-            self._outbox(record.session).append(
-                {
-                    "id": end_event_id(record.handle),
-                    "type": "end",
-                    "at": record.ended_at,
-                    "handle": record.handle,
-                    "label": record.label,
-                    "command": record.command,
-                    "status": record.status,
-                    "exit_code": record.exit_code,
-                    "signal": record.signal,
-                    "reason": record.reason,
-                    "duration_seconds": record.duration_seconds,
-                    "tail": binascii.b2a_base64(_tail(child), newline=False).decode(),
-                }
-            )
+            if not record.told:
+                self._append(child)
+                record.told = True
             self._store.save(record)
         except OSError as error:
             if record.handle not in self._unsaved:
@@ -76,6 +64,25 @@ class Delivery:
                 self._timer = self._loop.after(_AGAIN, self._again)
         else:
             self._unsaved.pop(record.handle, None)
+
+    def _append(self, child: Child) -> None:
+        record = child.record
+        self._outbox(record.session).append(
+            {
+                "id": end_event_id(record.handle),
+                "type": "end",
+                "at": record.ended_at,
+                "handle": record.handle,
+                "label": record.label,
+                "command": record.command,
+                "status": record.status,
+                "exit_code": record.exit_code,
+                "signal": record.signal,
+                "reason": record.reason,
+                "duration_seconds": record.duration_seconds,
+                "tail": binascii.b2a_base64(_tail(child), newline=False).decode(),
+            }
+        )
 
     def _again(self) -> None:
         self._timer = None

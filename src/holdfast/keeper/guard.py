@@ -79,23 +79,51 @@ Table = dict[str, Held]
 
 
 class Channel:
-    """The worker's end of the socket pair: what it tells the guard."""
+    """The worker's end of the socket pair: what it tells the guard.
 
-    __slots__ = ("_socket",)
+    What is told need not be heard at once, only kept: should the worker die, it is all still in the
+    socket, descriptors included. So the guard sleeps through messages until it is nudged, which the
+    worker does once for many; waking it for each would cost more than starting the process.
+    """
 
-    def __init__(self, end: socket.socket) -> None:
+    __slots__ = ("_nudge", "_socket")
+
+    def __init__(self, end: socket.socket, nudge: int) -> None:
         self._socket = end
+        self._nudge = nudge
 
     def fileno(self) -> int:
         return self._socket.fileno()
 
     def tell(self, what: str, handle: str = "", *details: Any) -> None:
         """Raises OSError when the guard is gone."""
-        self._socket.send(json.dumps([what, handle, *details]).encode())
+        self._send(json.dumps([what, handle, *details]).encode(), [])
 
     def hand_over(self, handle: str, held: Held) -> None:
         message = json.dumps(["held", handle, *_shape(held)]).encode()
-        socket.send_fds(self._socket, [message], held.descriptors())
+        self._send(message, held.descriptors())
+
+    def _send(self, message: bytes, descriptors: list[int]) -> None:
+        while True:
+            try:
+                if descriptors:
+                    socket.send_fds(self._socket, [message], descriptors, socket.MSG_DONTWAIT)
+                else:
+                    self._socket.send(message, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                self.nudge()
+                poll = select.poll()
+                poll.register(self._socket, select.POLLOUT)
+                poll.poll()
+            else:
+                return
+
+    def nudge(self) -> None:
+        """Have the guard take in what it was told."""
+        try:
+            os.write(self._nudge, b"n")
+        except OSError:
+            return  # gone, which the socket will say; or nudged so often that it is awake anyway
 
 
 def _shape(held: Held) -> list[int]:
@@ -159,20 +187,23 @@ class Guard:
         failures = 0
         while not self._quit:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            nudged, nudge = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
             started = time.monotonic()
             gc.freeze()  # what exists now is shared with the worker and left alone by both
             self._worker = os.fork()
             if self._worker == 0:
                 signal.set_wakeup_fd(-1)
                 ours.close()
-                os.close(self._wake)
-                os.close(self._wake_write)
-                run_worker(self, Channel(theirs))
+                for fd in (self._wake, self._wake_write, nudged):
+                    os.close(fd)
+                run_worker(self, Channel(theirs, nudge))
                 os._exit(0)
             theirs.close()
+            os.close(nudge)
             self._worker_failed = False
-            self._serve(ours)
+            self._serve(ours, nudged)
             ours.close()
+            os.close(nudged)
             # A worker that was killed is replaced at once; one that fails by itself, again and
             # again, is replaced more and more slowly.
             if self._worker_failed and time.monotonic() - started < 5:
@@ -181,19 +212,21 @@ class Guard:
             else:
                 failures = 0
 
-    def _serve(self, channel: socket.socket) -> None:
-        """Until the worker is gone: listen to it, and reap what has become ours."""
-        poll = select.poll()
-        poll.register(channel, select.POLLIN)
-        poll.register(self._wake, select.POLLIN)
-        alive = True
-        while alive:
-            for fd, _ in poll.poll():
-                if fd == self._wake:
-                    _empty(self._wake)
-                else:
-                    alive = self._hear(channel)
-            self._settle()
+    def _serve(self, channel: socket.socket, nudged: int) -> None:
+        """Until the worker is gone: listen to it when nudged, and reap what has become ours."""
+        ours = channel.fileno()
+        channel.setblocking(False)
+        with select.epoll() as epoll:
+            epoll.register(ours, select.EPOLLRDHUP)  # its end, not each of its messages
+            epoll.register(nudged, select.EPOLLIN)
+            epoll.register(self._wake, select.EPOLLIN)
+            alive = True
+            while alive:
+                for fd, _ in epoll.poll():
+                    if fd != ours:
+                        _empty(fd)
+                alive = self._hear_all(channel)
+                self._settle()
         if self._launching:
             self._claim(self._launching)
         self._settle()
@@ -204,6 +237,17 @@ class Guard:
             select.select([self._wake], [], [], left)
             _empty(self._wake)
             self._settle()
+
+    def _hear_all(self, channel: socket.socket) -> bool:
+        """Take in what was told; False at the end of it, which is the worker's."""
+        try:
+            while self._hear(channel):
+                pass
+        except BlockingIOError:
+            return True
+        except ConnectionResetError:
+            pass
+        return False
 
     def _hear(self, channel: socket.socket) -> bool:
         # Not socket.recv_fds: it drops its flags, and our children would inherit what it received.
@@ -259,7 +303,7 @@ class Guard:
             if handle is not None:
                 note = self.store.read_exit(handle)
                 if note is None:
-                    note = note_of(ended.si_pid, drained=False)
+                    note = note_of(ended.si_pid)
                     self.store.write_exit(handle, note)
             os.waitpid(ended.si_pid, 0)
             if ended.si_pid == self._worker:
@@ -312,7 +356,7 @@ def _held(shape: list[int], descriptors: list[int]) -> Held:
     return held
 
 
-def note_of(pid: int, *, drained: bool) -> ExitNote:
+def note_of(pid: int) -> ExitNote:
     """The exit note of a dead child that has not been reaped."""
     death = _kernel.peek(pid)
     assert death is not None
@@ -321,7 +365,6 @@ def note_of(pid: int, *, drained: bool) -> ExitNote:
         signal=None if death.signal is None else signal_name(death.signal),
         at=time.time(),
         clock=time.monotonic(),
-        drained=drained,
         peak_memory_bytes=death.peak_memory_bytes,
         cpu_seconds=death.cpu_seconds,
     )

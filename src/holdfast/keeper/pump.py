@@ -47,17 +47,28 @@ _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 class LogWriter:
     """The one writer of one log. `size` counts every byte the process ever wrote."""
 
-    __slots__ = ("path", "head_path", "cap", "size", "_fd", "_head", "_can_punch", "_can_splice")
+    __slots__ = (
+        "path",
+        "head_path",
+        "cap",
+        "size",
+        "_fd",
+        "_head",
+        "_can_punch",
+        "_can_splice",
+        "_due",
+    )
 
     def __init__(self, path: str, head_path: str, cap: int, *, new: bool = False) -> None:
         self.path = path
         self.head_path = head_path
         self.cap = cap
-        self._can_punch = True
+        self._can_punch: bool | None = None  # asked when it begins to matter
         self._can_splice = hasattr(os, "splice")
         self._head = LogHead() if new else self._recovered_head()
-        self._fd = open_private(path, os.O_WRONLY | os.O_CREAT)
+        self._fd = open_private(path, os.O_RDWR | os.O_CREAT)
         self.size = self._head.base + os.fstat(self._fd).st_size
+        self._plan()
 
     def _recovered_head(self) -> LogHead:
         head = broken_head(self.head_path)
@@ -67,7 +78,8 @@ class LogWriter:
         size = _size(self.path)
         old = _size(self.path + ".old")
         if size == 0 and old > 0:
-            head = LogHead(begin=head.base, base=head.base + old, old_base=head.base)
+            begin = max(head.begin, head.base)
+            head = LogHead(begin=begin, base=head.base + old, old_base=head.base)
         write_head(self.head_path, head)
         return head
 
@@ -92,53 +104,69 @@ class LogWriter:
             while moved < len(data):
                 moved += os.pwrite(self._fd, data[moved:], position + moved)
         self.size += moved
-        if self.size - self._head.begin > self.cap + self._step():
+        if self.size > self._due:
             self._keep_cap()
         return moved
 
-    def _step(self) -> int:
-        return max(_BLOCK * 16, min(_FREE_STEP, self.cap // 8))
+    def _plan(self) -> None:
+        """The size at which something is to be done about the cap."""
+        if self._can_punch:
+            step = max(_BLOCK * 16, min(_FREE_STEP, self.cap // 8))
+            self._due = self._head.begin + self.cap + step
+        else:
+            # Rotated, the two files are half the cap each; so that is when one has to know.
+            self._due = self._head.base + self.cap // 2
 
     def _keep_cap(self) -> None:
+        if self._can_punch is None:
+            self._can_punch = self._punch(self.size, _BLOCK)
+            self._plan()
+            if self.size <= self._due:
+                return
         if self._can_punch:
             begin = (self.size - self.cap) // _BLOCK * _BLOCK
-            previous = self._head.begin // _BLOCK * _BLOCK
-            if self._free(begin, previous):
-                return
-        if self.size - self._head.base > self.cap // 2:
+            self._free(begin, self._head.begin // _BLOCK * _BLOCK)
+        if not self._can_punch:
             self._rotate()
+        self._plan()
 
     def clear(self) -> None:
         """Free everything; the next byte gets the offset it would have had."""
         if self.size == self._head.begin:
             return
-        if not (self._can_punch and self._free(self.size, self._head.base)):
-            self._rotate()
+        if self._can_punch is False or not self._free(self.size, self._head.base):
+            if self.size > self._head.base:
+                self._rotate()
             self._head = LogHead(begin=self.size, base=self._head.base, old_base=self._head.base)
             write_head(self.head_path, self._head)
-            _remove(self.path + ".old")
+        _remove(self.path + ".old")
+        self._plan()
 
     def _free(self, begin: int, previous: int) -> bool:
         base = self._head.base
         if previous < base:
-            return False  # what is to go lies in the rotated part
+            self._can_punch = False  # rotated before, so it goes on that way
+            return False
         head = LogHead(begin, base, self._head.old_base)
         write_head(self.head_path, head)
         self._head = head
+        self._can_punch = self._punch(previous - base, begin - previous)
+        return self._can_punch
+
+    def _punch(self, offset: int, length: int) -> bool:
         try:
-            _kernel.punch_hole(self._fd, previous - base, begin - previous)
+            _kernel.punch_hole(self._fd, offset, length)
         except OSError as error:
             if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
                 raise
-            self._can_punch = False
             return False
         return True
 
     def _rotate(self) -> None:
         spoil_head(self.head_path, self._head)
         os.rename(self.path, self.path + ".old")
-        os.close(self._fd)
-        self._fd = open_private(self.path, os.O_WRONLY | os.O_CREAT)
+        full, self._fd = self._fd, open_private(self.path, os.O_RDWR | os.O_CREAT)
+        os.close(full)
         self._head = LogHead(
             begin=max(self._head.begin, self._head.base), base=self.size, old_base=self._head.base
         )
@@ -146,12 +174,19 @@ class LogWriter:
 
     def tail(self, count: int) -> bytes:
         """The last bytes of the log, for the outbox."""
-        start = max(self._head.begin, self._head.base, self.size - count)
-        fd = open_private(self.path, os.O_RDONLY)
-        try:
-            return os.pread(fd, self.size - start, start - self._head.base)
-        finally:
-            os.close(fd)
+        head = self._head
+        start = max(head.begin, self.size - count)
+        older = b""
+        if start < head.base:
+            try:
+                fd = open_private(self.path + ".old", os.O_RDONLY)
+            except FileNotFoundError:
+                pass
+            else:
+                older = os.pread(fd, head.base - start, start - head.old_base)
+                os.close(fd)
+            start = head.base
+        return older + os.pread(self._fd, self.size - start, start - head.base)
 
     def close(self) -> None:
         os.close(self._fd)

@@ -27,7 +27,7 @@ def recover(worker: Worker) -> None:
     ended = []
     for handle in worker.store.handles():
         try:
-            record = worker.store.load_saved(handle)
+            record = worker.store.load(handle)
         except StoreError as error:
             _unreadable(worker, handle, error)
             continue
@@ -39,7 +39,7 @@ def recover(worker: Worker) -> None:
             ended.append(record)
     for record in sorted(ended, key=lambda record: record.ended_at or ""):
         worker.shelf.put(record)
-        _lingering(worker, record, table.get(record.handle))
+        _ended(worker, record, table.get(record.handle))
     for handle, held in table.items():
         if handle not in worker.children:
             worker.tell("forget", handle)
@@ -96,13 +96,15 @@ def _running(worker: Worker, record: Record, held: Held | None) -> None:
             stopping.begin(signal_number(record.stop.signal) or signal.SIGTERM)
 
 
-def _lingering(worker: Worker, record: Record, held: Held | None) -> None:
-    """It has ended, but something it started may still hold its output."""
+def _ended(worker: Worker, record: Record, held: Held | None) -> None:
+    """It may not have been told of yet, and something it started may still hold its output."""
     if held is None:
-        if not os.path.exists(worker.home.fifo(record.handle)):
+        if record.told and not os.path.exists(worker.home.fifo(record.handle)):
             return
         held = adopt.readers_only(worker.home, record)
     child = worker.add_child(record, held)
-    child.note = worker.store.read_exit(record.handle) or ExitNote(None, None, 0.0, 0.0)
+    child.note = ExitNote(record.exit_code, record.signal, 0.0, 0.0)
     child.watch_output()
+    if not record.told:
+        worker.delivery.end(child)
     worker.let_go_if_quiet(child)

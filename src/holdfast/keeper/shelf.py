@@ -66,7 +66,7 @@ class Shelf:
         for session, handles in list(self._handles.items()):
             for handle in list(handles):
                 try:
-                    left = self._store.expires_in(self._store.load_saved(handle))
+                    left = self._store.expires_in(self._store.load(handle))
                 except NotFound:
                     left = 0.0
                 except StoreError:

@@ -146,10 +146,10 @@ class Verbs:
     def verb_wait(self, connection: Connection, number: int, m: Message) -> Answer | None:
         record, child = self._find(connection, m["handle"])
         if child is None or child.note is not None:
-            return {"record": record.to_json()}
+            return record.ending()
 
         def ended(record: Record) -> None:
-            connection.answer(number, {"record": record.to_json()})
+            connection.answer(number, record.ending())
 
         child.waiters.append(ended)
         connection.later(number, lambda: child.stop_waiting(ended))

@@ -4,9 +4,8 @@ DESIGN. The worker may be killed between any two instructions, so whatever it do
 with the guard, before anybody relies on it.
 
 Start: record written (without a pid); guard told "launching"; process made; guard given the
-descriptors; caller answered; record written with the pid. End: output drained; exit note written;
-process reaped; waiters told; outbox entry appended; record saved. A successor finds a record that
-says running, and beside it either a living process, or a note from which the rest follows.
+descriptors; caller answered; record written with the pid. End: output drained; record written
+(ended, not told); process reaped; waiters told; outbox entry appended; record written (told).
 """
 
 from __future__ import annotations
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from .loop import Timer
 
 _REAP_DELAY = 0.05
+_NUDGE_DELAY = 0.02
 _ACCEPT_AGAIN = 0.1
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -76,6 +76,7 @@ class Worker:
         self._verbs = Verbs(self)
         self._memory_kills = _kernel.MemoryKills()
         self._listener = socket.socket(fileno=os.dup(guard.listen))
+        self._nudge: Timer | None = None
         self._idle: Timer | None = None
         self._reap: Timer | None = None
 
@@ -104,12 +105,22 @@ class Worker:
             self._channel.tell(what, handle, *details)
         except OSError:
             self.become_guard(keeper_program())
+        self._nudge_later()
+
+    def _nudge_later(self) -> None:
+        if self._nudge is None:
+            self._nudge = self.loop.after(_NUDGE_DELAY, self._nudge_now)
+
+    def _nudge_now(self) -> None:
+        self._nudge = None
+        self._channel.nudge()
 
     def hold(self, handle: str, held: Held) -> None:
         try:
             self._channel.hand_over(handle, held)
         except OSError:
             pass  # the channel's end is next in the loop, and by then the child is in our table
+        self._nudge_later()
 
     def _child_died(self, wake: int) -> None:
         """Children of our own have pidfds; this is for orphans, which can wait a little."""
@@ -289,10 +300,6 @@ class Worker:
         """The caller has its handle, the guard the descriptors; now the rest."""
         record = child.record
         record.start_time = _kernel.start_time(child.held.pid)
-        try:
-            self.store.prepare_exit(record.handle)
-        except OSError as error:
-            say(f"{record.handle}: {error}")
         self.save(record)
         child.watch_output(new=True)
         child.watch_end()
@@ -425,6 +432,7 @@ class Worker:
         except FileNotFoundError:
             pass
         self.tell("quit")
+        self._channel.nudge()
         for connection in list(self.connections):
             connection.close()
         self.loop.stop()
