@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from holdfast import SyncClient, connect
+from holdfast import SyncClient, SyncProcess, connect
 from holdfast._home import Home
 from holdfast._kernel import all_processes, mark_of
 from holdfast._store import Store
@@ -24,6 +26,9 @@ def no_leaks() -> Iterator[None]:
     before = _descriptors()
     yield
     left = {fd: what for fd, what in _descriptors().items() if before.get(fd) != what}
+    if left:
+        gc.collect()  # a process that a caught exception's frames still hold has its log open
+        left = {fd: what for fd, what in _descriptors().items() if before.get(fd) != what}
     assert not left, f"descriptors left open: {left}"
     try:
         child = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -83,11 +88,45 @@ def hf(home: str) -> Iterator[SyncClient]:
 
 
 @pytest.fixture
-def child() -> object:
+def child() -> Callable[..., list[str]]:
     """The command line of a program in ``tests/children``."""
-    import sys
 
     def command(name: str, *arguments: str) -> list[str]:
         return [sys.executable, "-IS", str(CHILDREN / f"{name}.py"), *arguments]
 
     return command
+
+
+class Gate:
+    """A FIFO that processes wait at (``: < path``) until the test opens it, for good."""
+
+    def __init__(self, path: str) -> None:
+        os.mkfifo(path)
+        self.path = path
+        self._fd = -1
+
+    def open(self) -> None:
+        if self._fd < 0:
+            self._fd = os.open(self.path, os.O_RDWR)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+
+
+@pytest.fixture
+def gate(no_leaks: None, tmp_path: Path) -> Iterator[Gate]:
+    gate = Gate(str(tmp_path / "gate"))
+    yield gate
+    gate.close()
+
+
+@pytest.fixture
+def ready() -> Callable[[SyncProcess], SyncProcess]:
+    """Wait until one of the children says that it is ready."""
+
+    def wait(process: SyncProcess) -> SyncProcess:
+        wait_until(lambda: "ready\n" in process.read_at(0).text, what=f"{process} ready")
+        return process
+
+    return wait

@@ -10,11 +10,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from holdfast.testing import wait_until
+
+Beside = Callable[..., "subprocess.Popen[bytes]"]
 HOLDFAST = [sys.executable, "-m", "holdfast"]
 PROMISED = [
     "handle",
@@ -76,15 +79,29 @@ def record(handle: str) -> dict[str, object]:
     return found
 
 
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end, f"never {what}"
-        time.sleep(0.02)
+@pytest.fixture
+def beside() -> Iterator[Beside]:
+    """Runs the command line beside the test, and ends what the test did not."""
+    started = []
 
+    def begin(*arguments: str, env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            [*HOLDFAST, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, **(env or {})},
+        )
+        started.append(process)
+        return process
 
-def foreground(*arguments: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([*HOLDFAST, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    yield begin
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        for stream in (process.stdout, process.stderr):
+            assert stream is not None
+            stream.close()
+        process.wait()
 
 
 def read_line(process: subprocess.Popen[bytes]) -> bytes:
@@ -181,9 +198,9 @@ def test_a_process_that_does_not_read_its_stdin_ends_all_the_same() -> None:
     assert cli("run", "--stdin", "--", "exit 4", input=b"x" * 1_000_000).code == 4
 
 
-def test_a_closed_stdout_stops_the_process_quietly() -> None:
+def test_a_closed_stdout_stops_the_process_quietly(beside: Beside) -> None:
     """holdfast run -- yes | head -1"""
-    process = foreground("run", "--", "yes")
+    process = beside("run", "--", "yes")
     assert read_line(process) == b"y\n"
     assert process.stdout is not None
     process.stdout.close()
@@ -196,9 +213,9 @@ def test_a_closed_stdout_stops_the_process_quietly() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_stops_the_process_politely(number: signal.Signals) -> None:
+def test_an_interrupt_stops_the_process_politely(beside: Beside, number: signal.Signals) -> None:
     """Its handler runs, its last words are shown, and the exit code is 128 and the signal."""
-    process = foreground(
+    process = beside(
         "run", "--", "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.1; done"
     )
     assert read_line(process) == b"up\n"
@@ -210,10 +227,14 @@ def test_an_interrupt_stops_the_process_politely(number: signal.Signals) -> None
     assert found["status"] == "killed"
 
 
-def test_a_second_interrupt_stops_it_by_force() -> None:
+def test_a_second_interrupt_stops_it_by_force(beside: Beside) -> None:
     """What ignores the polite signal need not be waited for."""
-    process = foreground(
-        "--grace", "60s", "--", "trap 'echo no' TERM; echo up; sleep 60 & while :; do wait; done"
+    process = beside(
+        "run",
+        "--grace",
+        "60s",
+        "--",
+        "trap 'echo no' TERM; echo up; sleep 60 & while :; do wait; done",
     )
     assert read_line(process) == b"up\n"
     process.send_signal(signal.SIGINT)
@@ -225,9 +246,9 @@ def test_a_second_interrupt_stops_it_by_force() -> None:
     assert (found["status"], found["signal"]) == ("killed", "SIGKILL")
 
 
-def test_a_hangup_leaves_the_process_running() -> None:
+def test_a_hangup_leaves_the_process_running(beside: Beside) -> None:
     """Closing the terminal ends only what watched."""
-    process = foreground("run", "--", "echo up; sleep 60")
+    process = beside("run", "--", "echo up; sleep 60")
     assert read_line(process) == b"up\n"
     process.send_signal(signal.SIGHUP)
     process.communicate(timeout=30)
@@ -384,7 +405,7 @@ def test_logs_json_has_the_cursor_to_go_on_at() -> None:
     """One object; its cursor given to --since brings what came after."""
     handle = start("--stdin", "--", "cat")
     cli("send", handle, "first ☃", "--enter")
-    wait_until(lambda: "first" in cli("logs", handle).out, "echoed")
+    wait_until(lambda: "first" in cli("logs", handle).out)
     found = json.loads(cli("logs", handle, "--json").out)
     assert found == {
         "handle": handle,
@@ -414,11 +435,11 @@ def test_logs_of_separate_streams() -> None:
     assert [(o["stream"], o["text"]) for o in objects] == [("stdout", "out\n"), ("stderr", "err\n")]
 
 
-def test_logs_follow_until_the_end() -> None:
+def test_logs_follow_until_the_end(beside: Beside) -> None:
     """-n begins near the end, -f goes on until the process ended, JSON comes a line at a time."""
     handle = start("--stdin", "--", "seq 1 100; cat")
-    wait_until(lambda: cli("logs", handle, "-n", "1").out == "100\n", "counted")
-    process = subprocess.Popen([*HOLDFAST, "logs", "-f", "-n", "2", handle], stdout=subprocess.PIPE)
+    wait_until(lambda: cli("logs", handle, "-n", "1").out == "100\n")
+    process = beside("logs", "-f", "-n", "2", handle)
     assert [read_line(process), read_line(process)] == [b"99\n", b"100\n"]
     cli("send", handle, "more", "--enter", "--eof")
     out, _ = process.communicate(timeout=30)
@@ -430,10 +451,10 @@ def test_logs_follow_until_the_end() -> None:
     assert cli("logs", "-f", "--since", "me", handle).out == ""
 
 
-def test_an_interrupted_follow_is_130_and_stops_nothing() -> None:
+def test_an_interrupted_follow_is_130_and_stops_nothing(beside: Beside) -> None:
     """Ctrl-C ends the looking."""
     handle = start("--", "echo up; sleep 60")
-    process = foreground("logs", "-f", handle)
+    process = beside("logs", "-f", handle)
     assert read_line(process) == b"up\n"
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=30)
@@ -512,7 +533,7 @@ def test_wait_acknowledges_what_it_saw() -> None:
     """An end that a wait returned is not an event any more."""
     seen, unseen = start("--", "true"), start("--", "exit 2")
     cli("wait", seen)
-    wait_until(lambda: record(unseen)["status"] == "failed", "ended")
+    wait_until(lambda: record(unseen)["status"] == "failed")
     assert [e["handle"] for e in json.loads(cli("events", "--json").out)] == [unseen]
 
 
@@ -521,7 +542,7 @@ def test_kill_is_idempotent_and_prints_what_it_stopped() -> None:
     stubborn = "trap '' TERM; echo up; while :; do sleep 0.1; done"
     handles = [start("--", stubborn) for _ in range(3)]
     for handle in handles:
-        wait_until(lambda h=handle: cli("logs", h).out == "up\n", "ignoring TERM")  # type: ignore[misc]
+        wait_until(lambda h=handle: cli("logs", h).out == "up\n")  # type: ignore[misc]
     began = time.monotonic()
     done = cli("kill", "--grace", "1s", *handles)
     assert time.monotonic() - began < 3
@@ -534,7 +555,7 @@ def test_kill_is_idempotent_and_prints_what_it_stopped() -> None:
 def test_kill_with_a_signal_of_choice() -> None:
     """-s begins with that one."""
     handle = start("--", "trap 'exit 9' USR1; echo up; while :; do sleep 0.05; done")
-    wait_until(lambda: cli("logs", handle).out == "up\n", "listening")
+    wait_until(lambda: cli("logs", handle).out == "up\n")
     assert cli("kill", "-s", "USR1", handle).code == 0
     found = record(handle)
     assert (found["status"], found["exit_code"]) == ("killed", 9)
@@ -564,9 +585,9 @@ def test_kill_needs_to_know_whom(arguments: tuple[str, ...]) -> None:
 def test_signal_only_signals() -> None:
     """The process decides what it means."""
     handle = start("--", "trap 'echo hup' HUP; echo up; while :; do sleep 0.05; done")
-    wait_until(lambda: cli("logs", handle).out == "up\n", "listening")
+    wait_until(lambda: cli("logs", handle).out == "up\n")
     assert cli("signal", handle, "HUP").code == 0
-    wait_until(lambda: cli("logs", handle).out.endswith("hup\n"), "heard")
+    wait_until(lambda: cli("logs", handle).out.endswith("hup\n"))
     assert record(handle)["status"] == "running"
     done = cli("signal", handle, "NONSENSE")
     assert done.code == 125
@@ -589,8 +610,8 @@ def test_rm_deletes_all_traces(home: str) -> None:
 def test_events_are_shown_until_acknowledged() -> None:
     """As a table, as JSON, as the text for an agent."""
     handle = start("--label", "build", "--session", "s", "--", "echo done; exit 3")
-    wait_until(lambda: record(handle)["status"] == "failed", "ended")
-    wait_until(lambda: len(cli("events").lines) == 2, "told")
+    wait_until(lambda: record(handle)["status"] == "failed")
+    wait_until(lambda: len(cli("events").lines) == 2)
     assert re.search(rf" s +1 +{handle} +build +failed 3 +0s +echo done", cli("events").lines[1])
     (event,) = json.loads(cli("events", "--json", "--session", "s").out)
     assert (event["id"], event["tail"]) == (f"{handle}:end", "done\n")
@@ -605,14 +626,14 @@ def test_events_are_shown_until_acknowledged() -> None:
     assert event["acknowledged"]
 
 
-def test_events_follow_as_they_come() -> None:
+def test_events_follow_as_they_come(beside: Beside) -> None:
     """A JSON object a line, acknowledged as it is shown."""
     start("--", "true")
-    process = foreground("events", "-f", "--json", "--ack")
+    process = beside("events", "-f", "--json", "--ack")
     assert json.loads(read_line(process))["exit_code"] == 0
     start("--", "exit 4")
     assert json.loads(read_line(process))["exit_code"] == 4
-    wait_until(lambda: json.loads(cli("events", "--json").out) == [], "acknowledged")
+    wait_until(lambda: json.loads(cli("events", "--json").out) == [])
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=30)
     assert process.returncode == 130
@@ -710,25 +731,24 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
 
 def test_demo_runs_and_leaves_nothing_behind(tmp_path: Path) -> None:
     """Every claim it makes is checked by itself; its home is gone afterwards."""
-    done = cli("demo", env={"TMPDIR": str(tmp_path)})
+    place = tmp_path / "demo"
+    place.mkdir()
+    done = cli("demo", env={"TMPDIR": str(place)})
     assert done.code == 0, done.out
     assert "WRONG" not in done.out
     assert "\x1b" not in done.out
     assert "[Background Process Completed]" in done.out
-    assert list(tmp_path.iterdir()) == []
+    assert list(place.iterdir()) == []
 
 
-def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_an_interrupted_demo_leaves_nothing_behind(beside: Beside, tmp_path: Path) -> None:
     """Ctrl-C in the middle stops its processes and its keeper and removes its home."""
-    process = subprocess.Popen(
-        [*HOLDFAST, "demo"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-    )
+    place = tmp_path / "demo"
+    place.mkdir()
+    process = beside("demo", env={"TMPDIR": str(place)})
     while b"compiled part 2" not in read_line(process):
         pass
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=30)
     assert (process.returncode, err) == (130, b"")
-    assert list(tmp_path.iterdir()) == []
+    assert list(place.iterdir()) == []

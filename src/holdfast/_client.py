@@ -326,6 +326,7 @@ class Process:
         self._client = client
         self.record = record
         self._logs: dict[str, Log] = {}
+        self._last_look = 0.0
 
     @property
     def handle(self) -> str:
@@ -360,8 +361,15 @@ class Process:
     def _looked(self, output: Output) -> Output:
         if not output.data and output.start == output.end:
             self._client._load(self.handle)  # nothing there: perhaps because it was removed
-        self._client.store.look(self.handle)
+        self._look()
         return output
+
+    def _look(self) -> None:
+        """Note a look, but not more than once a second."""
+        now = time.monotonic()
+        if now - self._last_look >= 1.0:
+            self._last_look = now
+            self._client.store.look(self.handle)
 
     async def read(
         self, *, reader: str = "default", limit: int = _CHUNK, stream: str = "stdout"
@@ -414,7 +422,7 @@ class Process:
                 output = log.read(position, _FOLLOW_CHUNK, whole_characters=running)
                 if output.data or output.gap:
                     position = output.end
-                    client.store.look(self.handle)
+                    self._look()
                     yield output
                     if output.more:
                         continue
@@ -515,6 +523,8 @@ class Process:
     async def remove(self) -> None:
         """Delete all traces of it; a running process is stopped first."""
         self._client._load(self.handle)
+        for log in self._logs.values():
+            log.close()
         await self._client._link.call("remove", {"handle": self.handle})
 
 

@@ -1,6 +1,6 @@
 """Where each reader of a log left off: ``sessions/<session>/cursors/<reader>/<handle>.<stream>``.
 
-A cursor is a small text file with the offset to go on at. It is replaced whole, so a crash leaves
+A cursor is a small text file with the offset to go on at, written over in one piece: a crash leaves
 the old or the new one; whatever else is found in its place counts as 0, and the reader begins anew.
 """
 
@@ -14,8 +14,8 @@ from ._home import (
     file_name,
     is_handle,
     make_private_directory,
+    open_private,
     read_private,
-    replace_private,
 )
 
 STREAMS = ("stdout", "stderr")
@@ -52,20 +52,29 @@ def save_cursor(
     home: Home, session: str, reader: str, handle: str, stream: str, offset: int
 ) -> None:
     path = _path(home, session, reader, handle, stream)
-    data = b"%d\n" % offset
     try:
         try:
-            replace_private(path, data)
+            _write(path, offset)
         except FileNotFoundError:
             directory = os.path.dirname(path)
             cursors = os.path.dirname(directory)
             for missing in (os.path.dirname(cursors), cursors, directory):
                 make_private_directory(missing)
-            replace_private(path, data)
+            _write(path, offset)
     except OSError as error:
         raise StoreError(
             f"cannot keep the cursor {path}: {error.strerror}; make the home writable"
         ) from error
+
+
+def _write(path: str, offset: int) -> None:
+    # Always the same few bytes, so that they can be written over: a new file each time would cost
+    # more than the reading.
+    fd = open_private(path, os.O_WRONLY | os.O_CREAT)
+    try:
+        os.pwrite(fd, b"%0*d\n" % (_DIGITS, offset), 0)
+    finally:
+        os.close(fd)
 
 
 def forget_cursors(home: Home, session: str, handle: str) -> None:

@@ -62,7 +62,7 @@ def read_head(path: str) -> LogHead:
         if len(data) == _SIZE and data[_FORMAT.size :] == _checksum(body):
             return LogHead(*_FORMAT.unpack(body))
         time.sleep(0.001)  # caught in the middle of a write, which takes microseconds
-    raise StoreError(f"{path} is damaged; `holdfast keeper restart` mends what can be mended")
+    raise StoreError(f"{path} is damaged; `holdfast keeper restart` may mend it")
 
 
 def write_head(path: str, head: LogHead) -> None:

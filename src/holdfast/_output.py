@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 from ._errors import BadRequest, StoreError
 from ._home import open_private
-from ._loghead import LogHead, broken_head, read_head
+from ._loghead import LogHead, read_head
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -365,15 +365,9 @@ class Log:
 
     def _head(self) -> LogHead:
         try:
-            head = read_head(self.head_path)
-            if head == _NO_HEAD and broken_head(self.head_path) is not None:
-                raise StoreError(
-                    f"the log {self.path} was left in the middle of a rotation; "
-                    "`holdfast keeper restart` finishes it"
-                )
+            return read_head(self.head_path)
         except OSError as error:
             raise _refusal(error, self.path) from error
-        return head
 
     def _head_again(self) -> LogHead | None:
         """The head if it is as it was last seen, at a fraction of the cost; else None."""

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from ._parser import Parser
 
 _COLOURS = {"ok": "green", "note": "yellow", "problem": "red"}
-_LOW_SPACE = 1 << 30
 
 
 @dataclass(slots=True)

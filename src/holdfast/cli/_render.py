@@ -13,7 +13,7 @@ from holdfast._model import duration_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
     from typing import Any, TextIO
 
     from holdfast._model import Event, Record
@@ -215,11 +215,6 @@ def show_json(value: object) -> None:
 
     sys.stdout.write(json.dumps(value) + "\n")
     sys.stdout.flush()
-
-
-def show_words(words: Sequence[str]) -> None:
-    for word in words:
-        print(word)
 
 
 def complain(message: str) -> None:

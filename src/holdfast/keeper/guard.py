@@ -227,6 +227,8 @@ class Guard:
                         _empty(fd)
                 alive = self._hear_all(channel)
                 self._settle()
+        # Its end of the channel closes a moment before its children become ours: wait for those.
+        os.waitid(os.P_PID, self._worker, os.WEXITED | os.WNOWAIT)
         if self._launching:
             self._claim(self._launching)
         self._settle()

@@ -426,9 +426,11 @@ class Worker:
 
     def quit(self) -> None:
         # Under the lock, which we hold: whoever connects from now on finds no socket, waits for
-        # the lock, and starts the next keeper.
+        # the lock, and starts the next keeper. If the home was deleted under us, what now has its
+        # name is another keeper's.
         try:
-            os.unlink(self.home.socket)
+            if os.path.samestat(os.stat(self.home.lock), os.fstat(self.guard.lock)):
+                os.unlink(self.home.socket)
         except FileNotFoundError:
             pass
         self.tell("quit")
