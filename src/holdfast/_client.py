@@ -177,7 +177,10 @@ class Client:
         if not self._anything_running():
             return []
         answer = await self._link.call("stop_all", {"grace": self._grace(grace)})
-        return [Receipt.of(receipt) for receipt in answer["receipts"]]
+        receipts = [Receipt.of(receipt) for receipt in answer["receipts"]]
+        for receipt in receipts:
+            await self._acknowledge_end(receipt.record)
+        return receipts
 
     def _anything_running(self) -> bool:
         records, _ = self.store.scan()
@@ -264,7 +267,7 @@ class Client:
             event.acknowledged = True
 
     async def _acknowledge_end(self, record: Record) -> None:
-        """A waiter that got the end needs no event for it; somebody else's waiter takes nothing."""
+        """Whoever saw the end needs no event for it; another session's waiter takes nothing."""
         if record.session == (self.session or DEFAULT_SESSION):
             event_id = end_event_id(record.handle)
             self._delivered.add(event_id)
@@ -499,7 +502,8 @@ class Process:
     async def kill(self, *, signal: str | int = "TERM", grace: Any = UNSET) -> Receipt:
         """Stop it with everything it started: politely, then, after the grace, by force.
 
-        ``signal="KILL"`` is at once. On a process that has ended it does nothing, and says so.
+        ``signal="KILL"`` is at once. On a process that has ended it does nothing, and says so. The
+        receipt tells of the end, so the completion counts as delivered.
         """
         self._client._load(self.handle)
         answer = await self._client._link.call(
@@ -508,6 +512,7 @@ class Process:
         )
         receipt = Receipt.of(answer)
         self.record = receipt.record
+        await self._client._acknowledge_end(receipt.record)
         return receipt
 
     async def signal(self, name: str | int) -> None:
