@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import holdfast
 
 from . import __doc__ as about
-from ._floor import SHELL, file_system
+from ._floor import SHELL, busy, file_system
 from ._measure import now
 from ._rows_flow import cap, many_processes, one_process
 from ._rows_keeper import idle, new_worker, ps, weight
@@ -75,6 +75,8 @@ def main() -> int:
         "holdfast {holdfast} on Linux {kernel}, {cpus} CPUs, Python {python}, {file_system}, "
         "{seconds} s".format(**environment)
     )
+    if environment["busy"] > 0.1:
+        print(f"(others kept {environment['busy']:.0%} of the CPUs busy before it began)")
     print()
     print(table(rows))
     for name, message in failures.items():
@@ -107,6 +109,7 @@ def _environment(quick: bool) -> dict[str, Any]:
         "cpus": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
         "shell": SHELL,
+        "busy": round(busy(0.5), 3),
         "file_system": file_system(tempfile.gettempdir()),
         "quick": quick,
     }

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from typing import TYPE_CHECKING
 
 from ._measure import now
@@ -25,10 +26,13 @@ class Scratch:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self._files = 0
         os.makedirs(path)
 
-    def file(self, name: str = "out") -> str:
-        return f"{self.path}/{name}"
+    def file(self) -> str:
+        """A new one for every command, as a log is."""
+        self._files += 1
+        return f"{self.path}/{self._files}"
 
     def empty(self) -> None:
         for name in os.listdir(self.path):
@@ -41,7 +45,7 @@ class Child:
     __slots__ = ("pid", "pidfd")
 
     def __init__(self, command: str, out: str) -> None:
-        fd = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        fd = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         process = subprocess.Popen(
             [SHELL, "-c", command],
             stdin=subprocess.DEVNULL,
@@ -196,6 +200,20 @@ def wakeups(pids: Iterable[int]) -> int:
                 if line.startswith("voluntary_ctxt_switches"):
                     total += int(line.split()[1])
     return total
+
+
+def busy(seconds: float) -> float:
+    """The share of the CPUs' time that others take, watched for a while."""
+
+    def look() -> tuple[int, int]:
+        with open("/proc/stat") as file:
+            times = [int(part) for part in file.readline().split()[1:9]]
+        return sum(times), times[3] + times[4]
+
+    total, idle = look()
+    time.sleep(seconds)
+    total_after, idle_after = look()
+    return 1 - (idle_after - idle) / max(1, total_after - total)
 
 
 def file_system(path: str) -> str:

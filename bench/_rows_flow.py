@@ -39,8 +39,6 @@ def _flow(
     stage: Stage, name: str, commands: list[str], size: int, *, observed: bool = True
 ) -> list[Row]:
     each = size // len(commands)
-    files = [stage.scratch.file(str(number)) for number in range(len(commands))]
-
     with stage.client() as client, stage.client() as other:
 
         def ours() -> float:
@@ -58,8 +56,8 @@ def _flow(
         def floor(suffix: str = "") -> float:
             started = now()
             wait_all(
-                Child(command + suffix.format(file), file if not suffix else stage.scratch.file())
-                for command, file in zip(commands, files, strict=True)
+                Child(command + suffix.format(stage.scratch.file()), stage.scratch.file())
+                for command in commands
             )
             took = now() - started
             stage.scratch.empty()
@@ -134,8 +132,10 @@ def _append(samples: list[float], take: Callable[[], float]) -> None:
     samples.append(take())
 
 
-def _during(work: Callable[[], float], looks: list[Callable[[], None]]) -> None:
-    """Do `work` in a thread and take the looks in turn, one every 3 ms, until it is done."""
+def _during(
+    work: Callable[[], object], looks: list[Callable[[], None]], every: float = 0.003
+) -> None:
+    """Do `work` in a thread and take the looks in turn until it is done."""
     failure: list[BaseException] = []
 
     def run() -> None:
@@ -150,7 +150,7 @@ def _during(work: Callable[[], float], looks: list[Callable[[], None]]) -> None:
     while thread.is_alive():
         looks[turn % len(looks)]()
         turn += 1
-        time.sleep(0.003)
+        time.sleep(every)
     thread.join()
     if failure:
         raise failure[0]
@@ -177,17 +177,7 @@ def cap(stage: Stage) -> list[Row]:
             taken.append(total)
 
         started = now()
-        ended = threading.Event()
-
-        def wait() -> None:
-            process.wait()
-            ended.set()
-
-        thread = threading.Thread(target=wait)
-        thread.start()
-        while not ended.wait(0.0005):
-            look()
-        thread.join()
+        _during(process.wait, [look], every=0.0005)
         took = now() - started
         look()
         kept = taken[-1]

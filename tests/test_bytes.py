@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -65,13 +67,19 @@ def test_an_unfinished_character_is_given_once_the_process_has_ended(
 def test_a_follower_never_gets_half_a_character(hf: SyncClient, child: Child) -> None:
     message = TEXT.encode() * 3
     process = hf.spawn(child("steps", message.hex()), stdin=True)
-    following = process.follow()
-    pieces = []
-    for start in range(0, len(message), 7):
-        process.send(b"." * min(7, len(message) - start))
-        pieces.append(next(following).data)
-    process.send(b"", eof=True)
-    pieces += [output.data for output in following]
+    other = hf.get(process.handle)
+
+    def drive() -> None:
+        for written in range(7, len(message), 7):
+            other.send(b"." * 7)
+            wait_until(lambda: size_of(other) == written)  # noqa: B023
+        other.send(b"", eof=True)
+
+    driver = threading.Thread(target=drive)
+    driver.start()
+    pieces = [output.data for output in process.follow()]
+    driver.join()
+    assert len(pieces) > 3, "it was read while it was written"
     assert b"".join(pieces) == message
     assert all("\ufffd" not in piece.decode() for piece in pieces)
 
@@ -245,12 +253,19 @@ def test_terminal_codes_are_no_part_of_the_tail(hf: SyncClient, child: Child) ->
     assert tail_of(the_event(hf, process)) == "green title link\ufffd\u20ac end\n"
 
 
-def test_a_tail_that_is_mostly_codes_is_still_clean_and_long(hf: SyncClient, child: Child) -> None:
-    """Every character in a colour of its own: what is left is text, and enough of it."""
-    data = b"".join(b"\x1b[38;5;%dm%c\x1b[0m" % (n % 256, 97 + n % 26) for n in range(9000))
-    process = hf.spawn(child("writes_bytes", data.hex()))
-    plain = "".join(chr(97 + n % 26) for n in range(9000))
-    assert tail_of(the_event(hf, process)) == plain[-2000:]
+@pytest.mark.parametrize("cut", range(12))
+def test_a_tail_that_is_mostly_codes_is_clean_wherever_it_was_cut(
+    hf: SyncClient, child: Child, tmp_path: Path, cut: int
+) -> None:
+    """Every character in a colour of its own: what is left is text, and nothing but its end."""
+    count = 9000
+    data = b"".join(b"\x1b[38;5;200m%c\x1b[0m" % (97 + n % 26) for n in range(count))
+    (tmp_path / "data").write_bytes(data + b"." * cut)
+    process = hf.spawn(child("writes_bytes", f"@{tmp_path / 'data'}"))
+    plain = "".join(chr(97 + n % 26) for n in range(count)) + "." * cut
+    tail = tail_of(the_event(hf, process))
+    assert plain.endswith(tail)
+    assert len(tail) > 400
 
 
 @pytest.mark.parametrize("cut", range(1, 5))

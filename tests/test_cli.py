@@ -193,9 +193,11 @@ def test_large_stdin_reaches_a_slow_reader_whole() -> None:
     assert done.lines[0].split()[0] == hashlib.sha256(data).hexdigest()
 
 
-def test_a_process_that_does_not_read_its_stdin_ends_all_the_same() -> None:
-    """Input that nobody takes is no reason to stay."""
-    assert cli("run", "--stdin", "--", "exit 4", input=b"x" * 1_000_000).code == 4
+@pytest.mark.parametrize("command", ["exit 4", "exec <&-; sleep 0.3; exit 4"])
+def test_a_process_that_does_not_read_its_stdin_ends_all_the_same(command: str) -> None:
+    """Input that nobody takes is no reason to stay, and no error."""
+    done = cli("run", "--stdin", "--", command, input=b"x" * 1_000_000)
+    assert (done.code, done.err) == (4, "")
 
 
 def test_a_closed_stdout_stops_the_process_quietly(beside: Beside) -> None:
@@ -729,6 +731,18 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     assert (process.returncode, err) == (141, b"")
 
 
+def mentioning(text: str) -> list[int]:
+    """The processes with this in their command line."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if text.encode() in path.read_bytes():
+                found.append(int(path.parent.name))
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
+
+
 def test_demo_runs_and_leaves_nothing_behind(tmp_path: Path) -> None:
     """Every claim it makes is checked by itself; its home is gone afterwards."""
     place = tmp_path / "demo"
@@ -739,6 +753,7 @@ def test_demo_runs_and_leaves_nothing_behind(tmp_path: Path) -> None:
     assert "\x1b" not in done.out
     assert "[Background Process Completed]" in done.out
     assert list(place.iterdir()) == []
+    assert not mentioning(str(place))
 
 
 def test_an_interrupted_demo_leaves_nothing_behind(beside: Beside, tmp_path: Path) -> None:
@@ -752,3 +767,4 @@ def test_an_interrupted_demo_leaves_nothing_behind(beside: Beside, tmp_path: Pat
     _, err = process.communicate(timeout=30)
     assert (process.returncode, err) == (130, b"")
     assert list(place.iterdir()) == []
+    assert not mentioning(str(place))

@@ -172,11 +172,11 @@ class Client:
         """A word about each record the last `list` could not read."""
         return self._problems
 
-    async def stop_all(self, *, grace: Any = UNSET) -> _List[Receipt]:
+    async def stop_all(self, *, signal: str | int = "TERM", grace: Any = UNSET) -> _List[Receipt]:
         """Stop every running process of this session, with everything they started."""
         if not self._anything_running():
             return []
-        answer = await self._link.call("stop_all", {"grace": self._grace(grace)})
+        answer = await self._link.call("stop_all", {"signal": signal, "grace": self._grace(grace)})
         receipts = [Receipt.of(receipt) for receipt in answer["receipts"]]
         for receipt in receipts:
             await self._acknowledge_end(receipt.record)
@@ -277,15 +277,18 @@ class Client:
 
     async def keeper_status(self) -> dict[str, Any]:
         """What the keeper says of itself, or ``{"running": False}``; never starts one."""
-        if not self.home.exists():
+        if not self._keeper_runs():
             return {"running": False}
-        probe = _start.try_connect(self.home)
-        if probe is None:
-            return {"running": False}
-        probe.close()
         status: dict[str, Any] = await self._link.call("status", {})
         status["memory_bytes"] = sum(_pss(status[half]) for half in ("guard", "worker"))
         return status
+
+    def _keeper_runs(self) -> bool:
+        probe = _start.try_connect(self.home) if self.home.exists() else None
+        if probe is None:
+            return False
+        probe.close()
+        return True
 
     async def keeper_stop(self, *, kill: bool = False) -> None:
         """Stop the keeper; refused while it keeps something, unless that is to be killed."""
@@ -293,7 +296,7 @@ class Client:
         if not status["running"]:
             return
         if kill:
-            await self._link.call("stop_all", {"grace": None})
+            await self._link.call("stop_all", {"signal": "TERM", "grace": None})
         await self._link.call("quit", {})
         if not _start.wait_until_gone(self.home):
             raise KeeperError("the keeper said it would stop but is still there; see keeper.log")
@@ -318,6 +321,8 @@ class Client:
 
     async def end_session(self) -> _List[Receipt]:
         """Close the session in good order: its processes stop, except those with `keep`."""
+        if not self._anything_running() and not self._keeper_runs():
+            return []  # nobody keeps anything of it: no reason to start a keeper
         answer = await self._link.call("close", {})
         return [Receipt.of(receipt) for receipt in answer["receipts"]]
 
@@ -455,7 +460,7 @@ class Process:
         Fewer than given means that it did not read within `timeout` seconds; what was not taken was
         not written, and `eof` then not done.
         """
-        raw = data.encode("utf-8", "surrogateescape") if isinstance(data, str) else bytes(data)
+        raw = _raw(data)
         self._client._load(self.handle)
         total = 0
         for start in range(0, max(len(raw), 1), SEND_BYTES):
@@ -531,6 +536,17 @@ class Process:
         for log in self._logs.values():
             log.close()
         await self._client._link.call("remove", {"handle": self.handle})
+
+
+def _raw(data: str | bytes) -> bytes:
+    if isinstance(data, str):
+        try:
+            return data.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError as error:
+            raise BadRequest(f"this text is no UTF-8: {error.reason}; send bytes") from None
+    if isinstance(data, (bytes, bytearray, memoryview)):
+        return bytes(data)
+    raise BadRequest(f"what is sent is text or bytes, not {type(data).__name__}")
 
 
 def _pss(pid: int) -> int:

@@ -23,6 +23,10 @@ _CODES = re.compile(
     r"|\x1b[ -/]*[0-~]"
     r"|\x1b"
 )
+# Where it is safe to begin in bytes that were cut: a line, or the beginning of another code.
+_SAFE = re.compile(rb"(?<=\n)|(?=\x1b)")
+_LONGEST_CODE = 40
+_CONTINUATION = bytes(range(0x80, 0xC0))
 _CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 
@@ -36,9 +40,10 @@ def clean_text(data: bytes) -> str:
 def clean_tail(data: bytes, characters: int = TAIL_CHARACTERS) -> str:
     """The last `characters` of cleaned output."""
     text = clean_text(data)
-    if len(data) >= TAIL_BYTES and len(text) <= characters:
+    if len(data) >= TAIL_BYTES and len(text) <= characters + _LONGEST_CODE:
         # The bytes were cut where they begin, perhaps inside a character or a code.
-        text = text.partition("\n")[2] or text
+        safe = _SAFE.search(data, 0, 256)
+        text = clean_text(data[safe.start() :] if safe else data.lstrip(_CONTINUATION))
     return text[-characters:]
 
 

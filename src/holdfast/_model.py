@@ -160,6 +160,7 @@ class Record:
     max_finished: int = 100
     peak_memory_bytes: int | None = None
     cpu_seconds: float | None = None
+    ends_with: str | None = None  # what would take it along, besides the machine
     notes: list[str] = field(default_factory=list)
     # For recovery: a recycled pid has another start time, a rebooted machine another boot id.
     start_time: int | None = None
@@ -308,6 +309,7 @@ _PUBLIC_FIELDS = (
     "grace",
     "peak_memory_bytes",
     "cpu_seconds",
+    "ends_with",
     "notes",
 )
 STATUSES = frozenset({"running", "completed", "failed", "killed", "timed_out", "lost"})

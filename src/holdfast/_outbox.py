@@ -62,7 +62,7 @@ def end_event_id(handle: str) -> str:
 class OutboxWriter:
     """The keeper's side of one session's outbox."""
 
-    __slots__ = ("_home", "_session", "_path", "_next", "_open", "_lines")
+    __slots__ = ("_done", "_home", "_lines", "_next", "_open", "_path", "_session")
 
     def __init__(self, home: Home, session: str) -> None:
         self._home = home
@@ -71,6 +71,7 @@ class OutboxWriter:
         make_private_directory(home.session(session))
         self._next = 1
         self._open: dict[str, int] = {}
+        self._done: dict[str, int] = {}  # acknowledged, and not to be told again
         self._lines = 0
         self._load()
 
@@ -83,9 +84,10 @@ class OutboxWriter:
             self._lines += 1
             if "ack" in entry:
                 for event_id in entry["ack"]:
-                    self._open.pop(event_id, None)
+                    self._done[event_id] = self._open.pop(event_id, 0)
             elif "seq" in entry:
-                self._open.setdefault(entry["id"], entry["seq"])
+                if entry["id"] not in self._done:
+                    self._open.setdefault(entry["id"], entry["seq"])
                 self._next = max(self._next, entry["seq"] + 1)
             elif "next" in entry:
                 self._next = max(self._next, entry["next"])
@@ -102,8 +104,9 @@ class OutboxWriter:
     def append(self, entry: dict[str, Any]) -> int:
         """Append an event (a dict with an ``id``), once, and return its number."""
         event_id = entry["id"]
-        if event_id in self._open:
-            return self._open[event_id]
+        seq = self._open.get(event_id) or self._done.get(event_id)
+        if seq is not None:
+            return seq
         seq = self._next
         line = {"seq": seq, **entry}
         self._append(_line(line))
@@ -121,7 +124,7 @@ class OutboxWriter:
             self._append(_line({"ack": done}))
             self._lines += 1
             for event_id in done:
-                del self._open[event_id]
+                self._done[event_id] = self._open.pop(event_id)
             if self._lines > _COMPACT_LINES and self._lines > 4 * len(self._open):
                 self._rewrite()
         return done
@@ -166,6 +169,7 @@ class OutboxWriter:
         lines += [_line(entry) for entry in entries]
         replace_private(self._path, b"".join(lines))
         self._open = {entry["id"]: entry["seq"] for entry in entries}
+        self._done = {}
         self._lines = len(lines)
 
 

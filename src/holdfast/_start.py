@@ -19,7 +19,7 @@ from ._errors import KeeperError
 from ._home import Home, open_private
 
 _PATIENCE = 15.0
-_KEPT = ("PATH", "HOME", "LD_LIBRARY_PATH", "SYSTEMROOT")
+_KEPT = ("PATH", "HOME", "LD_LIBRARY_PATH", "KUBERNETES_SERVICE_HOST")
 
 
 def keeper_program() -> list[str]:

@@ -147,6 +147,12 @@ class Store:
         os.replace(self.home.meta(handle), target)
         return target
 
+    def clean_up(self) -> None:
+        """Delete what a writer that was killed left half written; for the one writer's successor."""
+        for name in os.listdir(self.home.processes):
+            if name.endswith(".tmp"):
+                os.unlink(f"{self.home.processes}/{name}")
+
     def delete(self, handle: str) -> None:
         for suffix in _SUFFIXES:
             try:

@@ -119,8 +119,8 @@ class SyncClient:
     def problems(self) -> _List[StoreError]:
         return self._client.problems()
 
-    def stop_all(self, *, grace: Any = UNSET) -> _List[Receipt]:
-        return run(self._client.stop_all(grace=grace))
+    def stop_all(self, *, signal: str | int = "TERM", grace: Any = UNSET) -> _List[Receipt]:
+        return run(self._client.stop_all(signal=signal, grace=grace))
 
     def events(
         self, *, after: int = 0, follow: bool = False, acknowledged: bool = False

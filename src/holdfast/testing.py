@@ -1,11 +1,11 @@
 """Helpers for testing programs that use holdfast.
 
-    from holdfast.testing import temporary_home, wait_until
+from holdfast.testing import temporary_home, wait_until
 
-    def test_my_agent():
-        with temporary_home() as home, holdfast.connect(home=home) as hf:
-            process = hf.spawn("sleep 0.1; echo done")
-            wait_until(lambda: "done" in process.tail().text)
+def test_my_agent():
+    with temporary_home() as home, holdfast.connect(home=home) as hf:
+        process = hf.spawn("sleep 0.1; echo done")
+        wait_until(lambda: "done" in process.tail().text)
 """
 
 from __future__ import annotations
@@ -76,4 +76,6 @@ def end_keeper(path: str) -> None:
     finally:
         client.close()
     if not wait_until_gone(home):
-        raise AssertionError(f"the keeper of {path} did not end (signal {signal.SIGKILL} it by pid)")
+        raise AssertionError(
+            f"the keeper of {path} did not end (signal {signal.SIGKILL} it by pid)"
+        )

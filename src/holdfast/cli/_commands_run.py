@@ -13,7 +13,7 @@ import signal
 from queue import SimpleQueue
 
 from holdfast._config import UNSET
-from holdfast._errors import NotExecutable, NotRunning
+from holdfast._errors import NotExecutable, NotFound, NotRunning, Unsupported
 from holdfast._model import Exit, duration_text
 
 from . import FAILED, NOT_EXECUTABLE, NOT_FOUND, PIPE_CLOSED, TIMED_OUT, _render
@@ -209,8 +209,8 @@ def _forward_input(process: SyncProcess) -> None:
             while data:
                 data = data[process.send(data) :]
         process.send(b"", eof=True)
-    except NotRunning:
-        return  # it ended before it read everything, as it may
+    except (NotRunning, Unsupported, NotFound):
+        return  # it ended, or closed its stdin, before it read everything, as it may
 
 
 def _exit_code(record: Record) -> int:

@@ -52,17 +52,15 @@ def do_kill(args: Namespace) -> int:
 
 def _receipts(client: SyncClient, args: Namespace) -> list[Receipt]:
     grace = UNSET if args.grace is None else args.grace
-    if not args.words and args.signal is None:
-        return client.stop_all(grace=grace)
-    if args.words:
-        handles = [process.handle for process in find_all(client, args.words)]
-    else:
-        handles = [process.handle for process in client.list() if process.record.running]
+    signal = args.signal or "TERM"
+    if not args.words:
+        return client.stop_all(signal=signal, grace=grace)
+    handles = [process.handle for process in find_all(client, args.words)]
 
     def kill(handle: str) -> Receipt:
         own = open_for(args)
         try:
-            return own.get(handle).kill(signal=args.signal or "TERM", grace=grace)
+            return own.get(handle).kill(signal=signal, grace=grace)
         finally:
             own.close()
 

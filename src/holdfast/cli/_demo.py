@@ -55,13 +55,23 @@ def do_demo(args: Namespace) -> int:
     try:
         with holdfast.connect(session="demo", home=directory) as client:
             demo = Demo(client)
-            try:
-                demo.run()
-            finally:
-                client.keeper_stop(kill=True)
+            demo.run()
     finally:
+        # After the session is closed: closing it would start a keeper that was stopped before.
+        _stop_keeper(directory)
         shutil.rmtree(directory, ignore_errors=True)
     return demo.summary()
+
+
+def _stop_keeper(directory: str) -> None:
+    from holdfast._home import Home
+    from holdfast._sync import open_client
+
+    client = open_client(Home.locate(directory), None)
+    try:
+        client.keeper_stop(kill=True)
+    finally:
+        client.close()
 
 
 class Demo:

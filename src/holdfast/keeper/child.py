@@ -272,10 +272,10 @@ class Child:
         for pump in self.pumps:
             pump.hurry()
         if len(self._sends) == 1:
-            self._write(sending)
+            self._write()
+            if self._sends:
+                self.loop.add(held.stdin, OUT, lambda _: self._write())
         if sending in self._sends:
-            if len(self._sends) == 1:
-                self.loop.add(held.stdin, OUT, lambda _: self._write(self._sends[0]))
             sending.timer = self.loop.after(timeout, lambda: self._finish_send(sending, None))
 
     def _why_no_stdin(self) -> str:
@@ -284,25 +284,35 @@ class Child:
             return f"{handle} was started without stdin; start it with stdin open to write to it"
         return f"the stdin of {handle} is closed; start the process again to write to it"
 
-    def _write(self, sending: Sending) -> None:
-        if sending.written < len(sending.data):
-            # Told before it is true: if telling shows that the guard is gone, nothing was written.
-            self.on_sent(self, sending.token, -1)
-        try:
-            while sending.written < len(sending.data):
-                sending.written += os.write(self.held.stdin, sending.data[sending.written :])
-        except BlockingIOError:
-            pass
-        except BrokenPipeError:
-            error = Unsupported(
-                f"{self.record.handle} has closed its stdin; nothing more can be written to it",
-                handle=self.record.handle,
-            )
-            self._finish_send(sending, error)
-            return
-        self.held.token, self.held.sent = sending.token, sending.written
-        self.on_sent(self, sending.token, sending.written)
-        if sending.written == len(sending.data):
+    def _write(self) -> None:
+        """One send after the other, until the pipe is full."""
+        while self._sends:
+            sending = self._sends[0]
+            if self.held.stdin < 0:
+                error = Unsupported(self._why_no_stdin(), handle=self.record.handle)
+                self._finish_send(sending, error)
+                continue
+            if sending.written < len(sending.data):
+                # Told before it is true: if telling shows the guard is gone, nothing was written.
+                self.on_sent(self, sending.token, -1)
+            try:
+                while sending.written < len(sending.data):
+                    sending.written += os.write(self.held.stdin, sending.data[sending.written :])
+            except BlockingIOError:
+                pass
+            except BrokenPipeError:
+                error = Unsupported(
+                    f"{self.record.handle} has closed its stdin; nothing more can be written to it",
+                    handle=self.record.handle,
+                )
+                self._finish_send(sending, error)
+                continue
+            self.held.token, self.held.sent = sending.token, sending.written
+            self.on_sent(self, sending.token, sending.written)
+            if sending.written < len(sending.data):
+                return
+            if sending.eof:
+                self.close_stdin()
             self._finish_send(sending, None)
 
     def _finish_send(self, sending: Sending, error: HoldfastError | None) -> None:
@@ -313,11 +323,7 @@ class Child:
             sending.timer.cancel()
         if not self._sends and self.held.stdin >= 0:
             self.loop.remove(self.held.stdin)
-        if sending.eof and sending.written == len(sending.data) and error is None:
-            self.close_stdin()
         sending.done(sending.written, error)
-        if self._sends and self.held.stdin >= 0:
-            self._write(self._sends[0])
 
     def close_stdin(self) -> None:
         if self.held.stdin >= 0:

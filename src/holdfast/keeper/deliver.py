@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _AGAIN = 1.0
 _OPEN_OUTBOXES = 100
+_CONTINUATION = bytes(range(0x80, 0xC0))  # the bytes of a UTF-8 character after its first
 
 
 class Delivery:
@@ -110,5 +111,10 @@ class Delivery:
 
 def _tail(child: Child) -> bytes:
     """The last output: of stdout, and after it of stderr where that is separate."""
-    count = TAIL_BYTES // len(child.writers)
-    return b"".join(writer.tail(count) for writer in child.writers)
+    out, *rest = [writer.tail(TAIL_BYTES) for writer in child.writers]
+    for err in rest:
+        room = max(TAIL_BYTES // 2, TAIL_BYTES - len(out))  # what one leaves is the other's
+        if len(err) > room:
+            err = err[-room:].lstrip(_CONTINUATION)  # begin with a whole character
+        out = out[len(err) - TAIL_BYTES :] + err
+    return out

@@ -14,9 +14,9 @@ Guard killed: the worker sees the socket pair end and turns itself into the guar
 pid, so its children stay its children; then it forks a new worker. `holdfast keeper restart` is
 this same road, taken on purpose, with the code that is now on disk.
 
-A worker killed while it was launching: "launching" arrived before the process was made, so the
-guard looks among its new children for the one that carries the handle's mark, or, if that one is
-dead already, for the only newcomer that can be it.
+A worker killed while it was launching: "launching" came, with the descriptors, before the process
+was made, so the guard looks among its new children for the one that carries the handle's mark, or,
+if that one is dead already, for the only newcomer that can be it.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 _MESSAGE = 65536
 _CLAIM_TRIES = 200
+_DESCRIPTORS = ("pidfd", "out", "err", "stdin")
 
 
 class Held:
@@ -69,7 +70,7 @@ class Held:
         self.sent = sent
 
     def descriptors(self) -> list[int]:
-        return [fd for fd in (self.pidfd, self.out, self.err, self.stdin) if fd >= 0]
+        return [fd for name in _DESCRIPTORS if (fd := getattr(self, name)) >= 0]
 
     def to_json(self) -> list[Any]:
         return [getattr(self, name) for name in self.__slots__]
@@ -99,8 +100,8 @@ class Channel:
         """Raises OSError when the guard is gone."""
         self._send(json.dumps([what, handle, *details]).encode(), [])
 
-    def hand_over(self, handle: str, held: Held) -> None:
-        message = json.dumps(["held", handle, *_shape(held)]).encode()
+    def hand_over(self, what: str, handle: str, held: Held) -> None:
+        message = json.dumps([what, handle, ticks(), *_shape(held)]).encode()
         self._send(message, held.descriptors())
 
     def _send(self, message: bytes, descriptors: list[int]) -> None:
@@ -127,8 +128,8 @@ class Channel:
 
 
 def _shape(held: Held) -> list[int]:
-    """pid, and which of out, err and stdin come along."""
-    return [held.pid, int(held.out >= 0), int(held.err >= 0), int(held.stdin >= 0)]
+    """pid, and which descriptors come along."""
+    return [held.pid, *(int(getattr(held, name) >= 0) for name in _DESCRIPTORS)]
 
 
 class Guard:
@@ -141,6 +142,7 @@ class Guard:
         "idle",
         "nofile",
         "fresh",
+        "_coming",
         "_launching",
         "_launched_clock",
         "_quit",
@@ -173,6 +175,7 @@ class Guard:
         self.fresh = fresh
         self._launching = ""
         self._launched_clock = 0
+        self._coming = Held(0, -1)
         self._quit = False
         self._worker = 0
         self._worker_failed = False
@@ -227,8 +230,11 @@ class Guard:
                         _empty(fd)
                 alive = self._hear_all(channel)
                 self._settle()
-        # Its end of the channel closes a moment before its children become ours: wait for those.
-        os.waitid(os.P_PID, self._worker, os.WEXITED | os.WNOWAIT)
+        try:
+            # Its end of the channel closes a moment before its children become ours.
+            os.waitid(os.P_PID, self._worker, os.WEXITED | os.WNOWAIT)
+        except ChildProcessError:
+            pass  # reaped already
         if self._launching:
             self._claim(self._launching)
         self._settle()
@@ -262,18 +268,17 @@ class Guard:
         held = self.table.get(handle)
         if what == "launching":
             self._launching = handle
-            self._launched_clock = _ticks()
+            self._launched_clock, *shape = details
+            self._coming = _held(shape, ancillary)
         elif what == "failed":
-            self._launching = ""
+            self._give_up()
         elif what == "held":
-            descriptors = [
-                fd
-                for level, kind, payload in ancillary
-                if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS
-                for fd in struct.unpack(f"{len(payload) // 4}i", payload)
-            ]
-            self.table[handle] = _held(details, descriptors)
-            self._launching = ""
+            came = _held(details[1:], ancillary)
+            if handle == self._launching:
+                self._launching = ""
+                self._coming.pid, self._coming.pidfd = came.pid, came.pidfd
+                came = self._coming
+            self.table[handle] = came
         elif what == "recovered":
             self.fresh = False
         elif what == "quit":
@@ -283,8 +288,9 @@ class Guard:
         elif what == "sent":
             held.token, held.sent = details
         elif what == "eof":
-            os.close(held.stdin)
-            held.stdin = -1
+            if held.stdin >= 0:
+                os.close(held.stdin)
+                held.stdin = -1
         elif what == "forget":
             del self.table[handle]
             for fd in held.descriptors():
@@ -307,6 +313,8 @@ class Guard:
                 if note is None:
                     note = note_of(ended.si_pid)
                     self.store.write_exit(handle, note)
+            elif self._launching and ended.si_pid != self._worker:
+                return  # it may be the one that was being launched, to be claimed first
             os.waitpid(ended.si_pid, 0)
             if ended.si_pid == self._worker:
                 killed = ended.si_code == os.CLD_KILLED and ended.si_status == signal.SIGKILL
@@ -314,9 +322,6 @@ class Guard:
 
     def _claim(self, handle: str) -> None:
         """Find the process that the dead worker was launching, if it got that far."""
-        self._launching = ""
-        if handle in self.table:
-            return
         known = {held.pid for held in self.table.values()} | {self._worker}
         ours = os.getsid(0)
         for _ in range(_CLAIM_TRIES):
@@ -328,33 +333,36 @@ class Guard:
                 mark = _kernel.mark_of(pid)
                 dead = found.state == "Z"
                 if mark == handle or (dead and mark is None and found.session == pid):
-                    self._hold(handle, pid)
+                    self._launching = ""
+                    self._coming.pid, self._coming.pidfd = pid, os.pidfd_open(pid)
+                    self.table[handle] = self._coming
                     return
                 # Between fork and exec it still looks like the worker it came from.
                 undecided = undecided or (found.session == ours and not dead)
             if not undecided:
-                return
+                break
             time.sleep(0.001)
+        self._give_up()
 
-    def _hold(self, handle: str, pid: int) -> None:
-        """The spare readers went with the worker, but the process holds its FIFOs open itself."""
-        held = Held(pid, os.pidfd_open(pid))
-        for name, stream in (("out", "stdout"), ("err", "stderr")):
-            try:
-                flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-                setattr(held, name, os.open(self.home.fifo(handle, stream), flags))
-            except FileNotFoundError:
-                continue
-        self.table[handle] = held
+    def _give_up(self) -> None:
+        """What was being launched never was."""
+        self._launching = ""
+        for fd in self._coming.descriptors():
+            os.close(fd)
 
 
-def _held(shape: list[int], descriptors: list[int]) -> Held:
+def _held(shape: list[int], ancillary: list[tuple[int, int, bytes]]) -> Held:
     pid, *present = shape
-    held = Held(pid, descriptors[0])
-    rest = iter(descriptors[1:])
-    for name, here in zip(("out", "err", "stdin"), present, strict=True):
+    held = Held(pid, -1)
+    descriptors = (
+        fd
+        for level, kind, payload in ancillary
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS
+        for fd in struct.unpack(f"{len(payload) // 4}i", payload)
+    )
+    for name, here in zip(_DESCRIPTORS, present, strict=True):
         if here:
-            setattr(held, name, next(rest))
+            setattr(held, name, next(descriptors))
     return held
 
 
@@ -372,7 +380,7 @@ def note_of(pid: int) -> ExitNote:
     )
 
 
-def _ticks() -> int:
+def ticks() -> int:
     """Now, as ``/proc/<pid>/stat`` counts start times."""
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
 

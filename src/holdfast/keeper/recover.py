@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 def recover(worker: Worker) -> None:
     table = worker.guard.table
     ended = []
+    worker.store.clean_up()
     for handle in worker.store.handles():
         try:
             record = worker.store.load(handle)
@@ -65,8 +66,9 @@ def _unreadable(worker: Worker, handle: str, error: StoreError) -> None:
 def _running(worker: Worker, record: Record, held: Held | None) -> None:
     handle = record.handle
     note = worker.store.read_exit(handle)
+    nameless = record.pid is None
     if held is None:
-        if record.pid is None and not worker.guard.fresh:
+        if nameless and not worker.guard.fresh:
             # A worker died before it made the process, else the guard would hold it: it never was.
             worker.store.delete(handle)
             return
@@ -76,7 +78,7 @@ def _running(worker: Worker, record: Record, held: Held | None) -> None:
         else:
             worker.hold(handle, held)
             say(f"adopted {handle}, pid {held.pid}")
-    if record.pid is None and held.pid:
+    if nameless and held.pid:
         # A worker died between making the process and writing down its pid.
         record.pid, record.start_time = held.pid, _kernel.start_time(held.pid)
         worker.save(record)

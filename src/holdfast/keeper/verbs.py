@@ -87,6 +87,7 @@ class Verbs:
             retention=m["retention"],
             max_finished=m["max_finished"],
             boot_id=_kernel.boot_id(),
+            ends_with=worker.ends_with,
         )
         try:
             worker.store.create(record)
@@ -238,7 +239,8 @@ class Verbs:
 
     def verb_stop_all(self, connection: Connection, number: int, m: Message) -> Answer | None:
         children = self.worker.running(connection.session)
-        return self._stop_many(connection, number, children, "killed", m["grace"])
+        polite = _signal(m["signal"])
+        return self._stop_many(connection, number, children, "killed", polite, m["grace"])
 
     def verb_close(self, connection: Connection, number: int, m: Message) -> Answer | None:
         """End the session in good order, if this client is the last that holds it."""
@@ -247,7 +249,7 @@ class Verbs:
             return {"receipts": []}
         connection.leased = False
         children = self.worker.leased(session)
-        return self._stop_many(connection, number, children, "lease_ended", None)
+        return self._stop_many(connection, number, children, "lease_ended", signal.SIGTERM, None)
 
     def _stop_many(
         self,
@@ -255,6 +257,7 @@ class Verbs:
         number: int,
         children: list[Child],
         reason: str,
+        polite: int,
         grace: float | None,
     ) -> Answer | None:
         receipts: list[Answer] = []
@@ -270,7 +273,7 @@ class Verbs:
                 stopping.forget(callback)
 
         for child in children:
-            self.worker.stop(child, reason, f"pid {connection.pid}", grace=grace)
+            self.worker.stop(child, reason, f"pid {connection.pid}", polite, grace)
             if child.stopping is not None:
                 stoppings.append((child.stopping, partial(done, child)))
         if not stoppings:

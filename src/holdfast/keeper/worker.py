@@ -21,6 +21,7 @@ from .._cursors import forget_cursors
 from .._errors import BadRequest, HoldfastError, KeeperError, SpawnError, StoreError
 from .._home import check_session
 from .._model import Record, Stop, rfc3339, signal_name
+from .._place import ends_with
 from .._start import keeper_program
 from .._version import __version__
 from . import launch
@@ -72,6 +73,7 @@ class Worker:
         self.shelf = Shelf(self.home, self.store, self.loop, self.forget)
         self.leases = Leases(self.home, self.loop, self._lease_ran_out)
         self.started_at = rfc3339(time.time())
+        self.ends_with = ends_with(os.getpid())
         self._channel = channel
         self._verbs = Verbs(self)
         self._memory_kills = _kernel.MemoryKills()
@@ -117,7 +119,7 @@ class Worker:
 
     def hold(self, handle: str, held: Held) -> None:
         try:
-            self._channel.hand_over(handle, held)
+            self._channel.hand_over("held", handle, held)
         except OSError:
             pass  # the channel's end is next in the loop, and by then the child is in our table
         self._nudge_later()
@@ -275,9 +277,10 @@ class Worker:
         except BaseException:
             self.store.delete(handle)
             raise
+        held = Held(0, -1, ends.out, ends.err, ends.stdin)
         told = False
         try:
-            self._channel.tell("launching", handle)
+            self._channel.hand_over("launching", handle, held)
             told = True
             pid = launch.start(program, argv, env, record, actions, umask, self.guard.nofile)
         except BaseException:
@@ -289,10 +292,10 @@ class Worker:
                 self.become_guard(keeper_program())
             self.tell("failed", handle)
             raise
-        held = Held(pid, os.pidfd_open(pid), ends.out, ends.err, ends.stdin)
+        held.pid, held.pidfd = pid, os.pidfd_open(pid)
         record.pid = pid
         child = self.add_child(record, held, mine=True)
-        self.hold(handle, held)
+        self.hold(handle, Held(pid, held.pidfd))  # the rest of it went ahead
         ends.close_theirs()
         return child
 

@@ -1,10 +1,10 @@
-"""What `holdfast doctor` says about where the keeper lives, by what the machine's files say."""
+"""What would take the keeper along, by what the machine's files say."""
 
 from __future__ import annotations
 
 import pytest
 
-from holdfast.cli import _doctor_place
+from holdfast import _place
 
 SYSTEMD = {"/proc/1/comm": "systemd\n"}
 
@@ -13,7 +13,7 @@ SYSTEMD = {"/proc/1/comm": "systemd\n"}
 def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """The files of a machine; what is not in here does not exist on it."""
     files: dict[str, str] = {}
-    monkeypatch.setattr(_doctor_place, "_read", lambda path: files.get(path, ""))
+    monkeypatch.setattr(_place, "_read", lambda path: files.get(path, ""))
     monkeypatch.setattr("os.path.exists", files.__contains__)
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     return files
@@ -50,7 +50,7 @@ def test_what_would_take_the_keeper_along_is_named(
 ) -> None:
     """A container, a unit, a login: each with the way around it."""
     machine.update(files)
-    found = _doctor_place.ends_with(7)
+    found = _place.ends_with(7)
     assert found is not None
     assert found.startswith(says)
 
@@ -71,4 +71,4 @@ def test_an_ordinary_login_takes_nothing_along(
 ) -> None:
     """logind leaves processes alone unless it was told otherwise."""
     machine.update(files)
-    assert _doctor_place.ends_with(7) is None
+    assert _place.ends_with(7) is None

@@ -1,0 +1,56 @@
+# Everything people and CI do with this repository. Each target makes the virtual environment it
+# needs: `make test` works in a fresh clone. `make PYTHON=python3.12 ...` chooses an interpreter,
+# ARGS adds arguments: `make test ARGS="-k kill"`, `make bench ARGS=--quick`.
+
+SHELL := /bin/sh
+ARGS ?=
+export PYTHON
+
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+# A virtual environment does not survive being moved or copied, nor its interpreter's removal.
+ifneq ($(file <$(STAMP)),$(CURDIR))
+.PHONY: $(STAMP)
+else ifeq ($(realpath $(BIN)/python),)
+.PHONY: $(STAMP)
+endif
+
+.PHONY: help demo test check format bench clean tools
+
+help:
+	@echo "make demo     see it work, in half a minute"
+	@echo "make test     run the tests"
+	@echo "make check    format, lint and types, as CI checks them"
+	@echo "make format   put the code into shape"
+	@echo "make bench    measure it against the least a machine can do"
+	@echo "make clean    remove what the other targets made"
+
+demo: $(STAMP)
+	@$(BIN)/holdfast demo $(ARGS)
+
+test: $(STAMP) tools
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(STAMP)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(STAMP)
+	$(BIN)/python -m bench $(ARGS)
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	find src tests bench -name __pycache__ -prune -exec rm -rf {} +
+
+$(STAMP): pyproject.toml src/holdfast/_version.py
+	@.ci/setup environment
+
+# What the tests use besides Python: faketime moves their clock, bash is what commands run in.
+tools:
+	@if ! command -v faketime >/dev/null || ! command -v bash >/dev/null; then .ci/setup tools; fi
