@@ -77,7 +77,7 @@ def exit_to_waiter(stage: Stage) -> list[Row]:
 
 def burst(stage: Stage) -> list[Row]:
     """200 processes as fast as they can be asked for, until the last end is known."""
-    rounds = stage.pick(7, 3)
+    rounds = stage.pick(7, 2)
 
     def floor() -> float:
         return _burst_of_the_floor(stage)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING
 
 from ._floor import Echo
@@ -21,9 +22,12 @@ CHUNK = 64 << 10
 
 def large_log(stage: Stage) -> list[Row]:
     """The last 50 lines of a 1 GiB log, and 64 KiB from somewhere in it."""
-    line = "2026-01-01T00:00:00Z INFO a line of about the length that lines in logs have"
+    line = "2026-01-01T00:00:00Z INFO as long as lines in logs often are ..\n"
+    assert len(line) == 64
+    write = "import os, sys; [os.write(1, sys.argv[1].encode() * 1024) for _ in range(16384)]"
     with stage.client() as client:
-        process = client.spawn(f"yes '{line}' | head -c {GIB}", log_cap=2 * GIB)
+        # 64 bytes a line, so 64 KiB a write
+        process = client.spawn([sys.executable, "-S", "-c", write, line], log_cap=2 * GIB)
         process.wait()
         fd = os.open(process.record.log, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -38,7 +42,7 @@ def _tail(stage: Stage, process: SyncProcess, fd: int) -> Row:
         started = now()
         output = process.tail(50)
         took = now() - started
-        if output.end != GIB or not 49 <= output.data.count(b"\n") <= 50:
+        if output.end != GIB or output.data.count(b"\n") != 50:
             raise RuntimeError("these are not the last 50 lines")
         return took
 
@@ -115,7 +119,7 @@ def _check(output: Output, offset: int) -> None:
 
 def echo(stage: Stage) -> list[Row]:
     """A line sent to `cat` until it is seen by a follower."""
-    rounds = stage.pick(150, 50)
+    rounds = stage.pick(150, 40)
     with stage.client() as client, Echo(["cat"]) as bare:
         process = client.spawn("exec cat", stdin=True)
         outputs = process.follow()
@@ -124,7 +128,7 @@ def echo(stage: Stage) -> list[Row]:
             return _line(process, outputs)
 
         spaced, floor = interleave(rounds, ours, bare.ask, warm=5, settle=0.015)
-        at_once, _ = interleave(rounds * 4, ours, bare.ask, warm=5, settle=0.0)
+        at_once, _ = interleave(rounds * 2, ours, bare.ask, warm=5, settle=0.0)
         process.send("", eof=True)
         process.wait()
         process.remove()

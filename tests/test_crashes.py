@@ -289,7 +289,7 @@ class Stepper:
 
 
 def killed_at(pid: int, step: int, work: Callable[[], Any]) -> tuple[Any, bool]:
-    """Run `work` in a thread and kill `pid` at its n-th step; the result, and whether it got there."""
+    """Run `work` in a thread, kill `pid` at the n-th step; what came of it, and if it got there."""
     results: list[Any] = []
     begin = threading.Event()
 
@@ -355,6 +355,54 @@ def assert_told_once(hf: SyncClient, handles: list[str]) -> None:
     assert len(ids) == len(set(ids))
     reader.close()
     assert {f"{handle}:end" for handle in handles}.issuperset(ids)
+
+
+def test_a_worker_killed_at_each_step_of_a_start_leaves_its_stdin_open(hf: SyncClient) -> None:
+    """From the moment a process is there, the guard holds what it is written to through."""
+    step, reached = 0, True
+    while reached:
+        worker = hf.keeper_status()["worker"]
+        process, reached = killed_at(worker, step, lambda: hf.spawn("cat; exit 7", stdin=True))
+        process.send("words\n", eof=True)
+        assert process.wait(30).code == 7, step
+        assert output(process) == "words\n", step
+        step += 2
+    assert step > 50
+
+
+def test_a_worker_killed_at_many_steps_of_a_kill(hf: SyncClient) -> None:
+    """The next worker goes on with the stop; the caller gets its receipt, and one end is told."""
+    step, reached = 0, True
+    while reached:
+        process = hf.spawn("sleep 1000 & wait", grace=30)
+        worker = hf.keeper_status()["worker"]
+        receipt, reached = killed_at(worker, step, process.kill)
+        assert (receipt.record.status, receipt.survivors) == ("killed", []), step
+        assert process.refresh() == receipt.record
+        step += 1 + step // 4  # it looks at every process of the machine, in a thousand steps
+    assert_told_once(hf, [process.handle for process in hf.list()])
+
+
+def test_a_worker_killed_at_each_step_of_a_removal_leaves_nothing(hf: SyncClient) -> None:
+    """Removed is removed: no file and no event is left over, and the caller hears of no error."""
+    step, reached = 0, True
+    while reached:
+        process = hf.spawn("echo out; echo err >&2", stderr="separate")
+        wait_until(lambda: list(hf.events()))
+        process.read()
+        worker = hf.keeper_status()["worker"]
+        _, reached = killed_at(worker, step, process.remove)
+        found = [
+            name
+            for _, _, names in os.walk(hf.home.path)
+            for name in names
+            if process.handle in name
+        ]
+        assert found == [], step
+        assert list(hf.events()) == [], step
+        step += 2
+    assert step > 20
+    assert os.listdir(hf.home.processes) == []
 
 
 def test_a_worker_killed_at_each_step_of_a_send(hf: SyncClient) -> None:

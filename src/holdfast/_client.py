@@ -535,7 +535,10 @@ class Process:
         self._client._load(self.handle)
         for log in self._logs.values():
             log.close()
-        await self._client._link.call("remove", {"handle": self.handle})
+        try:
+            await self._client._link.call("remove", {"handle": self.handle})
+        except NotFound:
+            pass  # it was here just now: removed, but the keeper died before it could say so
 
 
 def _raw(data: str | bytes) -> bytes:

@@ -81,6 +81,10 @@ class Home:
         self.sessions = path + "/sessions"
         self._dirfd: int | None = None
 
+    def __del__(self) -> None:
+        if self._dirfd is not None:
+            os.close(self._dirfd)
+
     @classmethod
     def locate(cls, path: str | os.PathLike[str] | None = None) -> Home:
         """The home an argument, ``HOLDFAST_HOME`` or the platform's state directory names."""

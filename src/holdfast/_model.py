@@ -249,9 +249,29 @@ class Record:
                 record.stop = Stop(**stop)
         except TypeError as error:
             raise StoreError(f"the record is incomplete: {error}") from error
-        if record.status not in STATUSES or not isinstance(record.handle, str):
-            raise StoreError("the record makes no sense")
+        record.check()
         return record
+
+    def check(self) -> None:
+        """Raise unless every field is of its kind: one damaged record must not stop a keeper."""
+        bad = [
+            name
+            for name, kind in _RECORD_KINDS.items()
+            if not isinstance(getattr(self, name), kind)
+        ]
+        if not bad and self.status not in STATUSES:
+            bad = ["status"]
+        stop = self.stop
+        if not bad and stop is not None:
+            bad = [
+                name
+                for name, kind in _STOP_KINDS.items()
+                if not isinstance(getattr(stop, name), kind)
+            ]
+            if not bad and stop.reason not in STOPS:
+                bad = ["stop"]
+        if bad:
+            raise StoreError(f"the record is damaged: its {bad[0]} makes no sense")
 
     def public(self) -> dict[str, Any]:
         """The record as front ends show it: the promised keys first, then the rest."""
@@ -272,6 +292,30 @@ class Record:
 
 _NOTE_FIELDS = tuple(f.name for f in fields(ExitNote))
 _RECORD_FIELDS = tuple(f.name for f in fields(Record))
+_KINDS: dict[str, tuple[type, ...]] = {
+    "str": (str,),
+    "int": (int,),
+    "float": (float, int),
+    "bool": (bool,),
+    "None": (type(None),),
+    "list[str]": (list,),
+    "Stop": (Stop,),
+    "Status": (str,),
+    "Reason": (str,),
+    "EndedBy": (str,),
+}
+
+
+def _kinds(cls: type[Record] | type[Stop]) -> dict[str, tuple[type, ...]]:
+    """What each field may be, from its annotation."""
+    return {
+        f.name: tuple(kind for part in str(f.type).split(" | ") for kind in _KINDS[part])
+        for f in fields(cls)
+    }
+
+
+_RECORD_KINDS = _kinds(Record)
+_STOP_KINDS = _kinds(Stop)
 _END_FIELDS = (
     "status",
     "exit_code",

@@ -32,8 +32,8 @@ _TEAR_TRIES = 50
 _CHECK = b'{"check":"'
 _NOTE_HEAD = struct.Struct("<4sIH")
 _NOTE_MAGIC = b"HFX1"
+# In the order of deletion: the record goes last, so that a deletion cut short can be repeated.
 _SUFFIXES = (
-    ".meta.json",
     ".exit",
     ".log",
     ".out",
@@ -43,6 +43,7 @@ _SUFFIXES = (
     ".err.head",
     ".log.old",
     ".err.log.old",
+    ".meta.json",
 )
 
 
@@ -148,7 +149,7 @@ class Store:
         return target
 
     def clean_up(self) -> None:
-        """Delete what a writer that was killed left half written; for the one writer's successor."""
+        """Delete what a killed writer left half written; there must be no other writer."""
         for name in os.listdir(self.home.processes):
             if name.endswith(".tmp"):
                 os.unlink(f"{self.home.processes}/{name}")

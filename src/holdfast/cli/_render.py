@@ -186,6 +186,7 @@ def show_record(record: Record) -> None:
         ("cpu time", seconds_text(record.cpu_seconds), None),
         ("log", record.log, None),
         ("stderr log", record.err_log, None),
+        ("ends with", record.ends_with if record.running else None, None),
         *(("note", note, None) for note in record.notes),
     ]
     for name, value, tint in entries:

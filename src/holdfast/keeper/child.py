@@ -7,7 +7,7 @@ import select
 import time
 
 from .. import _kernel
-from .._errors import HoldfastError, KeeperError, Unsupported
+from .._errors import HoldfastError, KeeperError, StoreError, Unsupported
 from .._model import ExitNote, Record, signal_name
 from .guard import Held, note_of
 from .journal import say
@@ -108,7 +108,14 @@ class Child:
         if record.err_log is not None:
             streams.append((self.held.err, "stderr"))
         for fd, stream in streams:
-            writer = log_writer(self._store.home, record, stream, new=new)
+            try:
+                writer = log_writer(self._store.home, record, stream, new=new)
+            except (OSError, StoreError) as error:
+                # Somebody put something else in its place. The process goes on, and waits if it
+                # writes more than its FIFO holds; everything but its output is as ever.
+                say(f"{record.handle}: its log cannot be written: {error}")
+                record.notes.append(f"its {stream} is not logged: {error}")
+                continue
             self.writers.append(writer)
             if fd >= 0:
                 pump = Pump(

@@ -111,7 +111,7 @@ class Delivery:
 
 def _tail(child: Child) -> bytes:
     """The last output: of stdout, and after it of stderr where that is separate."""
-    out, *rest = [writer.tail(TAIL_BYTES) for writer in child.writers]
+    out, *rest = [writer.tail(TAIL_BYTES) for writer in child.writers] or [b""]
     for err in rest:
         room = max(TAIL_BYTES // 2, TAIL_BYTES - len(out))  # what one leaves is the other's
         if len(err) > room:

@@ -47,7 +47,7 @@ class Shelf:
         """A process has just ended: make room for it, and see that it is forgotten in time."""
         self.put(record)
         handles = self._handles[record.session]
-        while len(handles) > record.max_finished:
+        while handles and len(handles) > record.max_finished:
             self._forget(record.session, next(iter(handles)))
         self._look_in(record.retention)
 

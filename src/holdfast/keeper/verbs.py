@@ -14,7 +14,15 @@ import time
 from functools import partial
 
 from .. import _kernel, _wire
-from .._errors import BadRequest, HoldfastError, KeeperError, LimitReached, NotRunning, not_found
+from .._errors import (
+    BadRequest,
+    HoldfastError,
+    KeeperError,
+    LimitReached,
+    NotRunning,
+    StoreError,
+    not_found,
+)
 from .._home import check_session, is_handle
 from .._model import DEFAULT_SESSION, Record, rfc3339, signal_number
 from .._outbox import end_event_id
@@ -89,6 +97,10 @@ class Verbs:
             boot_id=_kernel.boot_id(),
             ends_with=worker.ends_with,
         )
+        try:
+            record.check()
+        except StoreError as error:
+            raise BadRequest(str(error)) from None
         try:
             worker.store.create(record)
         except FileExistsError:
@@ -225,8 +237,8 @@ class Verbs:
         record, child = self._find(connection, m["handle"])
 
         def removed(receipt: Answer) -> Answer:
-            self.worker.forget(record.session, record.handle)
             self.worker.delivery.acknowledge(record.session, [end_event_id(record.handle)])
+            self.worker.forget(record.session, record.handle)
             return {}
 
         if child is None:

@@ -414,8 +414,8 @@ class Worker:
         child = self.children.get(handle)
         if child is not None:
             self._let_go(child)
-        self.store.delete(handle)
         forget_cursors(self.home, session, handle)
+        self.store.delete(handle)
 
     # -- going ---------------------------------------------------------------------------------
 
