@@ -29,15 +29,14 @@ def idle(stage: Stage) -> list[Row]:
             process.kill(signal="KILL")
         pids = stage.keeper(client)
         before = memory(pids)
-        processes = [client.spawn("exec sleep 1000") for _ in range(IDLE)]
+        for _ in range(IDLE):
+            client.spawn("exec sleep 1000")
         time.sleep(0.2)
         after = memory(pids)
         seconds = stage.pick(5, 2)
         ran, woke = cpu_seconds(pids), wakeups(pids)
         time.sleep(seconds)
         ran, woke = cpu_seconds(pids) - ran, wakeups(pids) - woke
-        for process in processes:
-            process.kill(signal="KILL")
     return [
         value_row(
             "memory for each idle process",
@@ -132,7 +131,8 @@ def ps(stage: Stage) -> list[Row]:
     else:
         argv = [sys.executable, "-c", "from holdfast.cli import main; main()", "ps"]
     with stage.client() as client:
-        processes = [client.spawn("exec sleep 1000") for _ in range(10)]
+        for _ in range(10):
+            client.spawn("exec sleep 1000")
 
         def ours() -> float:
             return _run(argv, b"sleep 1000")
@@ -141,8 +141,6 @@ def ps(stage: Stage) -> list[Row]:
             return _run([sys.executable, "-c", "pass"], b"")
 
         mine, bare = interleave(stage.pick(25, 10), ours, floor, warm=3)
-        for process in processes:
-            process.kill(signal="KILL")
     p90 = percentile(mine, 0.9) / percentile(bare, 0.9)
     return [ratio_row("`holdfast ps`", mine, bare, at_most=6, note=f"p90 {p90:.1f}x")]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -566,36 +567,40 @@ def test_the_oldest_finished_are_let_go_first(client: Callable[..., SyncClient])
     assert [event.exit_code for event in hf.events()] == [0, 1, 2, 3, 4]
 
 
-def test_a_look_postpones_forgetting(client: Callable[..., SyncClient]) -> None:
-    """A finished process is forgotten some time after the last look at it, not after its end."""
-    hf = client(retention="1s")
-    watched, ignored = hf.spawn("echo here"), hf.spawn("true")
-
-    def there(process: SyncProcess) -> bool:
-        return process.handle in hf.store.handles()
-
-    wait_until(lambda: output(watched) == "here\n" and not there(ignored))
-    assert there(watched)
-    wait_until(lambda: not there(watched))
-    assert hf.list() == []
-    with pytest.raises(NotFound):
-        watched.tail()
-
-
-def test_what_was_forgotten_while_no_keeper_ran_goes_at_the_next_start(
+def test_a_finished_process_is_forgotten_some_time_after_the_last_look(
     client: Callable[..., SyncClient],
 ) -> None:
-    """Retention holds across keepers: the next one lets go of what is due."""
+    """Nobody looks for the whole retention: record and log go, what was not told yet stays."""
+    hf = client(retention="0.5s")
+    process = hf.spawn("echo here")
+    wait_until(lambda: process.handle not in hf.store.handles())
+    assert hf.list() == []
+    assert files_of(hf.home.path, process.handle) == []
+    with pytest.raises(NotFound):
+        process.tail()
+    assert [event.handle for event in hf.events()] == [process.handle]
+
+
+@pytest.mark.parametrize("look", ["refresh", "tail", "read", "get", "wait", "follow"])
+def test_a_look_postpones_forgetting(client: Callable[..., SyncClient], look: str) -> None:
+    """Any status or read by handle is a look; a list is not. It holds across keepers."""
     hf = client(retention="1h")
-    old, young = hf.spawn("true"), hf.spawn("true")
-    old.wait(30)
-    young.wait(30)
+    looked, ignored = hf.spawn("echo here"), hf.spawn("true")
+    looked.wait(30)
+    ignored.wait(30)
     hf.keeper_stop()
-    hour_ago = os.stat(hf.home.meta(old.handle)).st_mtime - 3601
-    os.utime(hf.home.meta(old.handle), (hour_ago, hour_ago))
-    hf.spawn("true").wait(30)
-    assert old.handle not in hf.store.handles()
-    assert young.handle in hf.store.handles()
+    long_ago = time.time() - 3601
+    for process in (looked, ignored):
+        os.utime(hf.home.meta(process.handle), (long_ago, long_ago))
+    if look == "get":
+        hf.get(looked.handle)
+    elif look == "follow":
+        assert [piece.text for piece in looked.follow()] == ["here\n"]
+    else:
+        getattr(looked, look)()
+    assert len(hf.list()) == 2
+    young = hf.spawn("true")
+    assert [process.handle for process in hf.list()] == [looked.handle, young.handle]
 
 
 def test_clear_empties_the_log_and_offsets_go_on(start: Start, child: Child, ready: Ready) -> None:

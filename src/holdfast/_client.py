@@ -44,8 +44,11 @@ if TYPE_CHECKING:
 
 _CHUNK = 65536
 _FOLLOW_CHUNK = 1 << 20
-# After each look a follower rests: reading at every write would slow the writer down.
+# A follower that sees line after line rests between looks: reading at every write would slow the
+# writer down. One that sees a few, such as answers to what it sent, gets each at once.
 _FOLLOW_REST = 0.01
+_FOLLOW_AT_ONCE = 500
+_FOLLOW_REFILL = 200.0  # a second
 _FOLLOW_QUIET = 1.0
 _POLL = 0.05
 
@@ -422,6 +425,7 @@ class Process:
         position = log.begin() if offset is None else offset
         home = client.home
         paths = [log.path, home.meta(self.handle)]
+        patience = _Patience()
         with Watch(paths) as watch:
             while True:
                 watch.drain()
@@ -442,7 +446,7 @@ class Process:
                     await client._link.readable(None, _POLL)
                     continue
                 await client._link.readable(watch.fileno(), _FOLLOW_QUIET)
-                if output.data:
+                if output.data and not patience.use():
                     await client._link.readable(None, _FOLLOW_REST)
 
     def _still_running(self) -> bool:
@@ -539,6 +543,26 @@ class Process:
             await self._client._link.call("remove", {"handle": self.handle})
         except NotFound:
             pass  # it was here just now: removed, but the keeper died before it could say so
+
+
+class _Patience:
+    """How many looks may still follow upon each other without a rest."""
+
+    __slots__ = ("_clock", "_left")
+
+    def __init__(self) -> None:
+        self._left = float(_FOLLOW_AT_ONCE)
+        self._clock = time.monotonic()
+
+    def use(self) -> bool:
+        now = time.monotonic()
+        gained = (now - self._clock) * _FOLLOW_REFILL
+        self._left = min(self._left + gained, _FOLLOW_AT_ONCE)
+        self._clock = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
 
 
 def _raw(data: str | bytes) -> bytes:

@@ -120,6 +120,14 @@ class Home:
     def meta(self, handle: str) -> str:
         return f"{self.processes}/{handle}.meta.json"
 
+    @property
+    def spare_record(self) -> str:
+        return self.processes + "/spare.record"
+
+    @property
+    def spare_fifo(self) -> str:
+        return self.processes + "/spare.fifo"
+
     def exit(self, handle: str) -> str:
         return f"{self.processes}/{handle}.exit"
 

@@ -59,6 +59,20 @@ def become_subreaper() -> None:
     _check(libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
 
 
+def child_signals() -> int:
+    """A descriptor that is readable when a child has died, in place of a signal handler."""
+    import ctypes
+
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+    mask = ctypes.create_string_buffer(128)
+    libc().sigemptyset(mask)
+    libc().sigaddset(mask, int(signal.SIGCHLD))
+    fd: int = libc().signalfd(-1, mask, os.O_NONBLOCK | os.O_CLOEXEC)
+    if fd < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return fd
+
+
 def punch_hole(fd: int, offset: int, length: int) -> None:
     """Give the blocks of a range back to the file system; the file keeps its size."""
     import ctypes

@@ -59,12 +59,37 @@ class Store:
 
     def create(self, record: Record) -> None:
         """Write a new record; FileExistsError if the handle is taken."""
+        path, spare = self.home.meta(record.handle), self.home.spare_record
+        data = _encode(record)
+        if len(data) <= _PAGE and not os.path.lexists(path):
+            try:
+                self._overwrite(spare, data)
+                os.rename(spare, path)
+                return
+            except FileNotFoundError:
+                pass
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-        fd = open_private(self.home.meta(record.handle), flags)
+        fd = open_private(path, flags)
         try:
-            write_all(fd, _encode(record))
+            write_all(fd, data)
         finally:
             os.close(fd)
+
+    def prepare(self) -> None:
+        """Have the files of the next process ready: making them takes longer than naming them."""
+        try:
+            if not os.path.lexists(self.home.spare_record):
+                os.close(open_private(self.home.spare_record, os.O_WRONLY | os.O_CREAT))
+            if not os.path.lexists(self.home.spare_fifo):
+                os.mkfifo(self.home.spare_fifo, 0o600)
+        except OSError:
+            return  # then they are made when they are needed, and the error is told there
+
+    def make_fifo(self, path: str) -> None:
+        try:
+            os.rename(self.home.spare_fifo, path)
+        except FileNotFoundError:
+            os.mkfifo(path, 0o600)
 
     def save(self, record: Record) -> None:
         """Write a record again; FileNotFoundError if it was deleted meanwhile."""
@@ -72,7 +97,10 @@ class Store:
         path = self.home.meta(record.handle)
         if len(data) > _PAGE:
             replace_private(path, data)
-            return
+        else:
+            self._overwrite(path, data)
+
+    def _overwrite(self, path: str, data: bytes) -> None:
         fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             os.pwrite(fd, data, 0)

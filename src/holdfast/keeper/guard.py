@@ -323,7 +323,7 @@ class Guard:
     def _claim(self, handle: str) -> None:
         """Find the process that the dead worker was launching, if it got that far."""
         known = {held.pid for held in self.table.values()} | {self._worker}
-        ours = os.getsid(0)
+        dead = 0
         for _ in range(_CLAIM_TRIES):
             undecided = False
             for pid in _kernel.children():
@@ -331,18 +331,25 @@ class Guard:
                 if pid in known or found is None or found.start_time < self._launched_clock:
                     continue
                 mark = _kernel.mark_of(pid)
-                dead = found.state == "Z"
-                if mark == handle or (dead and mark is None and found.session == pid):
-                    self._launching = ""
-                    self._coming.pid, self._coming.pidfd = pid, os.pidfd_open(pid)
-                    self.table[handle] = self._coming
+                if mark == handle:
+                    self._take(handle, pid)
                     return
-                # Between fork and exec it still looks like the worker it came from.
-                undecided = undecided or (found.session == ours and not dead)
+                if mark is None and found.state != "Z":
+                    undecided = True  # in the middle of exec it has no environment at all
+                elif mark is None and found.session == pid:
+                    dead = pid
             if not undecided:
                 break
             time.sleep(0.001)
-        self._give_up()
+        if dead:
+            self._take(handle, dead)
+        else:
+            self._give_up()
+
+    def _take(self, handle: str, pid: int) -> None:
+        self._launching = ""
+        self._coming.pid, self._coming.pidfd = pid, os.pidfd_open(pid)
+        self.table[handle] = self._coming
 
     def _give_up(self) -> None:
         """What was being launched never was."""

@@ -14,9 +14,9 @@ import signal
 import stat
 
 from .._errors import BadDirectory, NotExecutable, SpawnError
-from .._home import Home
 from .._kernel import MARK
 from .._model import Record
+from .._store import Store
 
 _RESET = [signal.SIGPIPE, signal.SIGXFSZ]
 
@@ -84,17 +84,17 @@ def check_directory(cwd: str) -> None:
         raise BadDirectory(f"{cwd!r} is not a directory; give one that is")
 
 
-def make_ends(home: Home, record: Record) -> tuple[Ends, list[tuple[int, int, int]]]:
+def make_ends(store: Store, record: Record) -> tuple[Ends, list[tuple[int, int, int]]]:
     """Make the FIFOs and stdin; returns what to keep and the file actions of the child."""
     ends = Ends()
     try:
-        reader, theirs = _fifo(home.fifo(record.handle))
+        reader, theirs = _fifo(store, store.home.fifo(record.handle))
         ends.out = reader
         actions = [(os.POSIX_SPAWN_DUP2, ends.give(theirs), 1)]
         if record.err_log is None:
             actions.append((os.POSIX_SPAWN_DUP2, theirs, 2))
         else:
-            reader, theirs = _fifo(home.fifo(record.handle, "stderr"))
+            reader, theirs = _fifo(store, store.home.fifo(record.handle, "stderr"))
             ends.err = reader
             actions.append((os.POSIX_SPAWN_DUP2, ends.give(theirs), 2))
         if record.stdin:
@@ -109,8 +109,8 @@ def make_ends(home: Home, record: Record) -> tuple[Ends, list[tuple[int, int, in
     return ends, actions
 
 
-def _fifo(path: str) -> tuple[int, int]:
-    os.mkfifo(path, 0o600)
+def _fifo(store: Store, path: str) -> tuple[int, int]:
+    store.make_fifo(path)
     # Read-write for the child: with a reader of its own the FIFO never breaks, it only fills. Ours
     # is opened second, so that it never sees an end before there was a beginning.
     theirs = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)

@@ -30,20 +30,46 @@ class Timer:
         self.callback = None
 
 
+# Bulk handlers (output of processes) get this long in a row before others are asked again.
+_BULK_TIME = 0.004
+# After a round that moved a lot, wait for more of it: fewer and larger pieces, and writers that
+# need not wake us for each.
+_BULK_NAP = 0.0001
+
+
 class Loop:
-    __slots__ = ("_epoll", "_handlers", "_timers", "_count", "_stopped")
+    __slots__ = (
+        "_bulk",
+        "_count",
+        "_epoll",
+        "_handlers",
+        "_stopped",
+        "_timers",
+        "_turn",
+        "flooded",
+    )
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
         self._handlers: dict[int, Callable[[int], None]] = {}
+        self._bulk: set[int] = set()
+        self._turn = 0
+        self.flooded = False  # set by bulk handlers that moved a lot
         self._timers: list[tuple[float, int, Timer]] = []
         self._count = 0
         self._stopped = False
 
-    def add(self, fd: int, events: int, handler: Callable[[int], None]) -> None:
-        """Call `handler` with the events seen on `fd`; HUP and errors are always among them."""
+    def add(
+        self, fd: int, events: int, handler: Callable[[int], None], *, bulk: bool = False
+    ) -> None:
+        """Call `handler` with the events seen on `fd`; HUP and errors are always among them.
+
+        `bulk` handlers come after all others and share a bounded time, in turns.
+        """
         self._epoll.register(fd, events)
         self._handlers[fd] = handler
+        if bulk:
+            self._bulk.add(fd)
 
     def change(self, fd: int, events: int) -> None:
         self._epoll.modify(fd, events)
@@ -51,6 +77,7 @@ class Loop:
     def remove(self, fd: int) -> None:
         if self._handlers.pop(fd, None) is not None:
             self._epoll.unregister(fd)
+            self._bulk.discard(fd)
 
     def at(self, clock: float, callback: Callable[[], None]) -> Timer:
         timer = Timer(clock, callback)
@@ -66,12 +93,33 @@ class Loop:
 
     def run(self) -> None:
         while not self._stopped:
+            bulk = []
             for fd, events in self._epoll.poll(self._patience()):
-                handler = self._handlers.get(fd)
-                if handler is not None:  # else removed by an earlier handler of this turn
-                    handler(events)
+                if fd in self._bulk:
+                    bulk.append((fd, events))
+                else:
+                    self._call(fd, events)
+            if bulk:
+                self._run_bulk(bulk)
             if self._timers:
                 self._run_timers()
+
+    def _call(self, fd: int, events: int) -> None:
+        handler = self._handlers.get(fd)
+        if handler is not None:  # else removed by an earlier handler of this round
+            handler(events)
+
+    def _run_bulk(self, ready: list[tuple[int, int]]) -> None:
+        until = time.monotonic() + _BULK_TIME
+        start = self._turn % len(ready)
+        for fd, events in ready[start:] + ready[:start]:
+            self._turn += 1
+            self._call(fd, events)
+            if time.monotonic() > until:
+                break  # what is left over is reported again, and begins the next round
+        if self.flooded:
+            self.flooded = False
+            time.sleep(_BULK_NAP)
 
     def _patience(self) -> float:
         timers = self._timers

@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 _BLOCK = 4096
 _PIECE = 1 << 20
-_TURN = 4 << 20  # bytes moved before others get their turn
+_TURN = 1 << 20  # bytes moved before others get their turn
 _FREE_STEP = 32 << 20
 _PIPE_SIZE = 1 << 20
 _F_SETPIPE_SZ = 1031
-_SMALL = 32 << 10
+_FLOOD = 8 << 10
 _REST = 0.004
 _URGENT = 0.05
 _DISK_FULL_REST = 0.5
@@ -246,7 +246,7 @@ class Pump:
         self._urgent_until = 0.0
         self._grown = False
         self._watched = True
-        loop.add(fd, IN, self._ready)
+        loop.add(fd, IN, self._ready, bulk=True)
 
     def _ready(self, events: int) -> None:
         moved = self._move(_TURN)
@@ -259,7 +259,9 @@ class Pump:
         # few hundred times a second, not once a line; one that floods is read without a pause.
         # One that was just written to is read at once: somebody waits for its answer.
         now = time.monotonic()
-        if moved < _SMALL and now - self._last < _REST and now > self._urgent_until:
+        if moved >= _FLOOD:
+            self._loop.flooded = True
+        elif now - self._last < _REST and now > self._urgent_until:
             self._pause(_REST)
         self._last = now
 
@@ -311,7 +313,7 @@ class Pump:
     def _resume(self) -> None:
         self._rest = None
         self._watched = True
-        self._loop.add(self.fd, IN, self._ready)
+        self._loop.add(self.fd, IN, self._ready, bulk=True)
 
     def drain(self) -> bool:
         """Move what is in the FIFO now, and no more: a grandchild may go on writing for ever."""

@@ -84,10 +84,8 @@ class Worker:
 
     def run(self) -> None:
         _kernel.become_subreaper()
-        read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.signal(signal.SIGCHLD, lambda number, frame: None)
-        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-        self.loop.add(read, IN, lambda _: self._child_died(read))
+        signals = _kernel.child_signals()
+        self.loop.add(signals, IN, lambda _: self._child_died(signals))
         self.loop.add(self._channel.fileno(), IN, lambda _: self.become_guard(keeper_program()))
         recover(self)
         self._listener.setblocking(False)
@@ -124,13 +122,9 @@ class Worker:
             pass  # the channel's end is next in the loop, and by then the child is in our table
         self._nudge_later()
 
-    def _child_died(self, wake: int) -> None:
+    def _child_died(self, signals: int) -> None:
         """Children of our own have pidfds; this is for orphans, which can wait a little."""
-        try:
-            while os.read(wake, 4096):
-                pass
-        except BlockingIOError:
-            pass
+        os.read(signals, 4096)
         if self._reap is None:
             self._reap = self.loop.after(_REAP_DELAY, self._reap_strangers)
 
@@ -273,7 +267,7 @@ class Worker:
         """Start a process whose record is on disk; if that fails, nothing is left of it."""
         handle = record.handle
         try:
-            ends, actions = launch.make_ends(self.home, record)
+            ends, actions = launch.make_ends(self.store, record)
         except BaseException:
             self.store.delete(handle)
             raise
@@ -304,6 +298,7 @@ class Worker:
         record = child.record
         record.start_time = _kernel.start_time(child.held.pid)
         self.save(record)
+        self.store.prepare()
         child.watch_output(new=True)
         child.watch_end()
         self.set_deadline(child)
