@@ -28,13 +28,14 @@ def median(samples: Sequence[float]) -> float:
 
 
 def interleave(
-    rounds: int, *sides: Callable[[], Any], warm: int = 1, settle: float = SETTLE
+    rounds: int, *sides: Callable[[], Any], warm: int = 1, settle: float | None = SETTLE
 ) -> list[list[Any]]:
     """Run each side in turn, `rounds` times over, and return what each of them gave."""
     results: list[list[Any]] = [[] for _ in sides]
     for turn in range(-warm, rounds):
         for side, into in zip(sides, results, strict=True):
-            time.sleep(settle)
+            if settle is not None:
+                time.sleep(settle)
             value = side()
             if turn >= 0:
                 into.append(value)

@@ -10,7 +10,7 @@ from ._floor import Echo
 from ._measure import Row, interleave, now, percentile, ratio_row, value_row
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from holdfast import Output, SyncProcess
 
@@ -68,42 +68,40 @@ def _tail(stage: Stage, process: SyncProcess, fd: int) -> Row:
 
 
 def _chunks(stage: Stage, process: SyncProcess, fd: int) -> list[Row]:
-    rounds = stage.pick(1000, 300)
-    cursor = iter(range(0, GIB, CHUNK))
+    """One piece after another, as somebody reads who catches up."""
+    rounds = stage.pick(3000, 1000)
 
-    def at_cursor() -> float:
-        offset = next(cursor)
-        started = now()
-        output = process.read_at(offset, CHUNK)
-        took = now() - started
-        _check(output, offset)
-        return took
+    def held(offset: int) -> Output:
+        return process.read_at(offset, CHUNK)
 
-    place = iter(range(0, GIB, CHUNK))
+    def kept(offset: int) -> Output:
+        return process.read(reader="bench", limit=CHUNK)
 
-    def kept_cursor() -> float:
-        offset = next(place)
-        started = now()
-        output = process.read(reader="bench", limit=CHUNK)
-        took = now() - started
-        _check(output, offset)
-        return took
+    def pair(read: Callable[[int], Output]) -> list[list[float]]:
+        places = iter(range(0, GIB, CHUNK))
+        others = iter(range(0, GIB, CHUNK))
 
-    spot = iter(range(0, GIB, CHUNK))
+        def ours() -> float:
+            offset = next(places)
+            started = now()
+            output = read(offset)
+            took = now() - started
+            _check(output, offset)
+            return took
 
-    def floor() -> float:
-        offset = next(spot)
-        started = now()
-        os.pread(fd, CHUNK, offset)
-        return now() - started
+        def floor() -> float:
+            offset = next(others)
+            started = now()
+            os.pread(fd, CHUNK, offset)
+            return now() - started
 
-    mine, kept, bare = interleave(rounds, at_cursor, kept_cursor, floor, warm=5, settle=0.0002)
+        return interleave(rounds, ours, floor, warm=5, settle=None)
+
     return [
-        ratio_row("64 KiB at a cursor the caller holds", mine, bare, at_most=2),
+        ratio_row("64 KiB at a cursor the caller holds", *pair(held), at_most=2),
         ratio_row(
             "64 KiB since the last read, place kept on disk",
-            kept,
-            bare,
+            *pair(kept),
             at_most=None,
             note="it writes the cursor too",
         ),
@@ -128,7 +126,7 @@ def echo(stage: Stage) -> list[Row]:
             return _line(process, outputs)
 
         spaced, floor = interleave(rounds, ours, bare.ask, warm=5, settle=0.015)
-        at_once, _ = interleave(rounds * 2, ours, bare.ask, warm=5, settle=0.0)
+        at_once, _ = interleave(rounds * 2, ours, bare.ask, warm=5, settle=None)
         process.send("", eof=True)
         process.wait()
         process.remove()

@@ -598,7 +598,7 @@ def test_a_look_postpones_forgetting(client: Callable[..., SyncClient], look: st
         assert [piece.text for piece in looked.follow()] == ["here\n"]
     else:
         getattr(looked, look)()
-    assert len(hf.list()) == 2
+    hf.list()
     young = hf.spawn("true")
     assert [process.handle for process in hf.list()] == [looked.handle, young.handle]
 

@@ -162,13 +162,17 @@ class Client:
 
     async def get(self, handle: str) -> Process:
         """The process with exactly this handle; NotFound if this session has none."""
-        process = Process(self, self._load(handle))
+        process = Process(self, await self._kept(self._load(handle)))
         self.store.look(handle)
         return process
 
     async def list(self) -> _List[Process]:
         """Every process of this session, running or finished, oldest first."""
         records, self._problems = self.store.scan()
+        for record in records:
+            if record.running and await self._kept(record) is not record:
+                records, self._problems = self.store.scan()
+                break
         return [Process(self, record) for record in records if self._sees(record)]
 
     def problems(self) -> _List[StoreError]:
@@ -184,6 +188,16 @@ class Client:
         for receipt in receipts:
             await self._acknowledge_end(receipt.record)
         return receipts
+
+    async def _kept(self, record: Record) -> Record:
+        """The record, after making sure that somebody keeps what it says is running.
+
+        Where both halves of a keeper died, the next look is what starts another one.
+        """
+        if not record.running or _start.keeper_holds(self.home):
+            return record
+        await self._link.call("status", {})
+        return self.store.load(record.handle)
 
     def _anything_running(self) -> bool:
         records, _ = self.store.scan()
@@ -348,7 +362,7 @@ class Process:
 
     async def refresh(self) -> Record:
         """Look again: the record as it stands now."""
-        self.record = self._client._load(self.handle)
+        self.record = await self._client._kept(self._client._load(self.handle))
         self._client.store.look(self.handle)
         return self.record
 
@@ -369,18 +383,20 @@ class Process:
             self._logs[stream] = log
         return log
 
-    def _looked(self, output: Output) -> Output:
+    async def _looked(self, output: Output) -> Output:
         if not output.data and output.start == output.end:
             self._client._load(self.handle)  # nothing there: perhaps because it was removed
-        self._look()
+        await self._look()
         return output
 
-    def _look(self) -> None:
-        """Note a look, but not more than once a second."""
+    async def _look(self) -> None:
+        """Note a look, and see that the process is kept, but not more than once a second."""
         now = time.monotonic()
         if now - self._last_look >= 1.0:
             self._last_look = now
             self._client.store.look(self.handle)
+            if self.record.running:
+                self.record = await self._client._kept(self._client._load(self.handle))
 
     async def read(
         self, *, reader: str = "default", limit: int = _CHUNK, stream: str = "stdout"
@@ -395,23 +411,23 @@ class Process:
         output = self._log(stream).read(offset, limit, whole_characters=record.running)
         if output.end != offset:
             save_cursor(client.home, session, reader, self.handle, stream, output.end)
-        return self._looked(output)
+        return await self._looked(output)
 
     async def read_at(self, offset: int, limit: int = _CHUNK, *, stream: str = "stdout") -> Output:
         """Up to `limit` bytes from a byte offset."""
-        return self._looked(self._log(stream).read(offset, limit))
+        return await self._looked(self._log(stream).read(offset, limit))
 
     async def lines(self, first: int, count: int, *, stream: str = "stdout") -> Output:
         """Lines by number, from 0, counted in what is kept of the log."""
-        return self._looked(self._log(stream).lines(first, count))
+        return await self._looked(self._log(stream).lines(first, count))
 
     async def tail(self, n: int = 50, *, stream: str = "stdout") -> Output:
         """The last `n` lines."""
-        return self._looked(self._log(stream).tail_lines(n))
+        return await self._looked(self._log(stream).tail_lines(n))
 
     async def tail_bytes(self, n: int, *, stream: str = "stdout") -> Output:
         """The last `n` bytes."""
-        return self._looked(self._log(stream).tail_bytes(n))
+        return await self._looked(self._log(stream).tail_bytes(n))
 
     async def follow(
         self, *, offset: int | None = None, stream: str = "stdout"
@@ -434,7 +450,7 @@ class Process:
                 output = log.read(position, _FOLLOW_CHUNK, whole_characters=running)
                 if output.data or output.gap:
                     position = output.end
-                    self._look()
+                    await self._look()
                     yield output
                     if output.more:
                         continue
@@ -442,6 +458,7 @@ class Process:
                     if not output.more:
                         return
                     continue
+                await self._look()
                 if watch.fileno() is None:
                     await client._link.readable(None, _POLL)
                     continue
@@ -504,8 +521,8 @@ class Process:
                 ) from None
             record.apply(ending)
         self.record = record
+        self._client.store.look(self.handle)  # first: a keeper that starts forgets what is due
         await self._client._acknowledge_end(record)
-        self._client.store.look(self.handle)
         return Exit.of(record)
 
     async def kill(self, *, signal: str | int = "TERM", grace: Any = UNSET) -> Receipt:

@@ -62,12 +62,17 @@ def file_name(text: str) -> str:
     return "%2E" + safe[1:] if safe.startswith(".") else safe
 
 
-def text_of_file_name(name: str) -> str:
+def text_of_file_name(name: str) -> str | None:
+    """What `file_name` was given, or None for a name it never made."""
     head, *rest = name.split("%")
-    raw = head.encode()
-    for part in rest:
-        raw += bytes([int(part[:2], 16)]) + part[2:].encode()
-    return raw.decode()
+    try:
+        raw = head.encode()
+        for part in rest:
+            raw += bytes([int(part[:2], 16)]) + part[2:].encode()
+        text = raw.decode()
+    except ValueError:
+        return None
+    return text if file_name(text) == name else None
 
 
 class Home:
@@ -148,9 +153,11 @@ class Home:
 
     def session_names(self) -> list[str]:
         try:
-            return sorted(text_of_file_name(name) for name in os.listdir(self.sessions))
+            names = os.listdir(self.sessions)
         except FileNotFoundError:
             return []
+        texts = [text_of_file_name(name) for name in names]
+        return sorted(text for text in texts if text is not None)
 
     def socket_address(self) -> str:
         """An address that fits the kernel's 108 bytes, however deep the home."""

@@ -55,7 +55,11 @@ def _marked(handle: str) -> _kernel.Stat | None:
 
 
 def _reader(path: str) -> int:
+    flags = os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
-        return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+        reader = os.open(path, os.O_RDONLY | flags)
+        # A FIFO that has had no writer since it was opened never hangs up. Give it one that goes.
+        os.close(os.open(path, os.O_WRONLY | flags))
     except FileNotFoundError:
         return -1
+    return reader
