@@ -79,7 +79,7 @@ def _chunks(stage: Stage, process: SyncProcess, fd: int) -> list[Row]:
 
     def pair(read: Callable[[int], Output]) -> list[list[float]]:
         places = iter(range(0, GIB, CHUNK))
-        others = iter(range(0, GIB, CHUNK))
+        others = iter(range(GIB // 2, GIB, CHUNK))  # not what ours just brought into the cache
 
         def ours() -> float:
             offset = next(places)

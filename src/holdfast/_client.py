@@ -49,7 +49,7 @@ _FOLLOW_CHUNK = 1 << 20
 _FOLLOW_REST = 0.01
 _FOLLOW_AT_ONCE = 500
 _FOLLOW_REFILL = 200.0  # a second
-_FOLLOW_QUIET = 1.0
+_FOLLOW_QUIET = 0.25
 _POLL = 0.05
 
 
@@ -362,9 +362,15 @@ class Process:
 
     async def refresh(self) -> Record:
         """Look again: the record as it stands now."""
-        self.record = await self._client._kept(self._client._load(self.handle))
+        await self._reload()
         self._client.store.look(self.handle)
         return self.record
+
+    async def _reload(self) -> None:
+        record = await self._client._kept(self._client._load(self.handle))
+        if record.pid is None:
+            record.pid = self.record.pid  # the spawn was answered before it was written down
+        self.record = record
 
     # -- output --------------------------------------------------------------------------------
 
@@ -396,7 +402,7 @@ class Process:
             self._last_look = now
             self._client.store.look(self.handle)
             if self.record.running:
-                self.record = await self._client._kept(self._client._load(self.handle))
+                await self._reload()
 
     async def read(
         self, *, reader: str = "default", limit: int = _CHUNK, stream: str = "stdout"
@@ -458,7 +464,7 @@ class Process:
                     if not output.more:
                         return
                     continue
-                await self._look()
+                await client._kept(self.record)
                 if watch.fileno() is None:
                     await client._link.readable(None, _POLL)
                     continue

@@ -34,7 +34,7 @@ from .leases import Leases
 from .loop import IN, Loop
 from .recover import recover
 from .renew import renew
-from .shelf import Shelf
+from .shelf import Shelf, open_long_logs, shred
 from .stop import Stopping
 from .verbs import ALWAYS_ALLOWED, Verbs
 
