@@ -106,7 +106,7 @@ def open_long_logs(home: Home, handle: str) -> list[int]:
 
 
 def shred(loop: Loop, fd: int) -> None:
-    """Give a deleted file's blocks back a piece at a time; whatever is left goes with the descriptor.
+    """Give a deleted file's blocks back a piece at a time; the rest goes with the descriptor.
 
     Freeing a gigabyte takes a tenth of a second, in which nobody else would be answered.
     """

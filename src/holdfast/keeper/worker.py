@@ -410,7 +410,10 @@ class Worker:
         if child is not None:
             self._let_go(child)
         forget_cursors(self.home, session, handle)
+        logs = open_long_logs(self.home, handle)
         self.store.delete(handle)
+        for fd in logs:
+            shred(self.loop, fd)
 
     # -- going ---------------------------------------------------------------------------------
 
