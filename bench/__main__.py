@@ -58,11 +58,13 @@ def main() -> int:
 
     rows: list[Row] = []
     failures: dict[str, str] = {}
+    noise: dict[str, float] = {}
     began = now()
     environment = _environment(options.quick)
     for name in options.only or ROWS:
         started = now()
         print(f"{name} ...", end="", file=sys.stderr, flush=True)
+        noise[name] = round(busy(0.2), 2)
         try:
             with Stage(quick=options.quick) as stage:
                 rows += ROWS[name](stage)
@@ -75,18 +77,20 @@ def main() -> int:
         "holdfast {holdfast} on Linux {kernel}, {cpus} CPUs, Python {python}, {file_system}, "
         "{seconds} s".format(**environment)
     )
-    if environment["busy"] > 0.1:
-        print(f"(others kept {environment['busy']:.0%} of the CPUs busy before it began)")
     print()
     print(table(rows))
     for name, message in failures.items():
         print(f"{name} could not be measured: {message}")
+    noisy = [f"{name} ({share:.0%})" for name, share in noise.items() if share > 0.1]
+    if noisy:
+        print(f"others kept the CPUs busy just before these, measure again: {', '.join(noisy)}")
     print()
     print(competitors_table())
     report = {
         "environment": environment,
         "rows": [row.to_json() for row in rows],
         "failures": failures,
+        "busy_before": noise,
     }
     if options.json:
         with open(options.json, "w") as file:
@@ -109,7 +113,6 @@ def _environment(quick: bool) -> dict[str, Any]:
         "cpus": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
         "shell": SHELL,
-        "busy": round(busy(0.5), 3),
         "file_system": file_system(tempfile.gettempdir()),
         "quick": quick,
     }

@@ -104,7 +104,7 @@ def ratio_row(
 def speed_row(
     name: str, size: int, ours: Sequence[float], floor: Sequence[float], *, at_least: float
 ) -> Row:
-    """Durations of moving `size` bytes, told as bytes per second."""
+    """Durations of moving `size` bytes, told as bytes per second; p90 is the slower tail's."""
     return Row(
         name,
         "B/s",
@@ -116,7 +116,6 @@ def speed_row(
         at_least,
         at_least=True,
         samples=len(ours),
-        note="p90 is that of the slower tail",
     )
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast import SyncClient, SyncProcess, connect
 from holdfast._home import Home
-from holdfast._kernel import all_processes, mark_of
+from holdfast._kernel import all_processes, mark_of, stat
 from holdfast._store import Store
 from holdfast.testing import end_keeper, wait_until
 
@@ -130,3 +130,23 @@ def ready() -> Callable[[SyncProcess], SyncProcess]:
         return process
 
     return wait
+
+
+@pytest.fixture
+def kill_both() -> Callable[[SyncClient], None]:
+    """kill -9 both halves of the keeper at one moment: stopped first, neither sees the other go."""
+
+    def kill(hf: SyncClient) -> None:
+        status = hf.keeper_status()
+        pids = [status["guard"], status["worker"]]
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in pids:
+                os.kill(pid, number)
+        wait_until(lambda: not any(_alive(pid) for pid in pids))
+
+    return kill
+
+
+def _alive(pid: int) -> bool:
+    found = stat(pid)
+    return found is not None and found.state not in "ZX"

@@ -31,6 +31,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+KillBoth = Callable[[SyncClient], None]
 KERNEL_TELLS = tuple(int(part) for part in os.uname().release.split(".")[:2]) >= (6, 15)
 
 
@@ -41,15 +42,6 @@ def alive(pid: int | None) -> bool:
 
 def output(process: SyncProcess) -> str:
     return process.read_at(0, 1 << 20).text
-
-
-def kill_both(hf: SyncClient) -> None:
-    status = hf.keeper_status()
-    pids = [status["guard"], status["worker"]]
-    for number in (signal.SIGSTOP, signal.SIGKILL):
-        for pid in pids:
-            os.kill(pid, number)
-    wait_until(lambda: not any(alive(pid) for pid in pids))
 
 
 # -- what each crash leaves behind, built by hand --------------------------------------------------
@@ -144,7 +136,7 @@ def person(home: str) -> Iterator[SyncClient]:
     "crash", [name for name, value in vars(Left).items() if callable(value) and name[0] != "_"][3:]
 )
 def test_after_a_crash_at_an_end_there_is_one_event_and_the_right_record(
-    person: SyncClient, crash: str
+    person: SyncClient, crash: str, kill_both: KillBoth
 ) -> None:
     """Whatever had been written down when both halves died, the end is told once, and truly."""
     process = person.spawn("echo words; exit 7")
@@ -190,7 +182,9 @@ def test_a_crash_just_before_the_start_is_a_process_that_was_lost(person: SyncCl
     assert [event.id for event in read_events(person.home, "test")] == [f"{process.handle}:end"]
 
 
-def test_a_crash_just_after_the_start_finds_the_process_by_its_mark(person: SyncClient) -> None:
+def test_a_crash_just_after_the_start_finds_the_process_by_its_mark(
+    person: SyncClient, kill_both: KillBoth
+) -> None:
     """A record without a pid, and a process that carries its handle: it is that one."""
     process = person.spawn("echo begun; exec sleep 1000", grace=1)
     wait_until(lambda: output(process) == "begun\n")
@@ -207,7 +201,9 @@ def test_a_crash_just_after_the_start_finds_the_process_by_its_mark(person: Sync
     assert not alive(pid)
 
 
-def test_an_event_is_seen_until_it_is_acknowledged_and_has_one_id(person: SyncClient) -> None:
+def test_an_event_is_seen_until_it_is_acknowledged_and_has_one_id(
+    person: SyncClient, kill_both: KillBoth
+) -> None:
     """A consumer that dies before it acknowledges sees the event again; after, never more."""
     process = person.spawn("exit 7")
     wait_until(lambda: list(person.events()))

@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -107,13 +107,12 @@ def test_eight_clients_that_start_at_once_share_one_keeper(home: str) -> None:
     assert int(guard) in keepers(home)
 
 
-def test_a_socket_left_by_a_dead_keeper_is_no_obstacle(hf: SyncClient, home: str) -> None:
+def test_a_socket_left_by_a_dead_keeper_is_no_obstacle(
+    hf: SyncClient, home: str, kill_both: Callable[[SyncClient], None]
+) -> None:
     """After both halves died their socket is still there; the next call starts a keeper anew."""
     status = hf.keeper_status()
-    for number in (signal.SIGSTOP, signal.SIGKILL):
-        for half in ("guard", "worker"):
-            os.kill(status[half], number)
-    wait_until(lambda: gone(home))
+    kill_both(hf)
     assert os.path.exists(Home(home).socket)
     assert hf.spawn("exit 4").wait(30).code == 4
     assert hf.keeper_status()["guard"] != status["guard"]

@@ -16,7 +16,6 @@ from holdfast._home import Home
 from holdfast._kernel import start_time, stat
 from holdfast._model import Stop
 from holdfast._sync import open_client
-from holdfast.testing import wait_until
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,20 +30,6 @@ def person(home: str) -> Iterator[SyncClient]:
     client = open_client(Home(home).ensure(), "test")
     yield client
     client.close()
-
-
-def alive(pid: int | None) -> bool:
-    found = stat(pid or 0)
-    return found is not None and found.state not in "ZX"
-
-
-def kill_both(hf: SyncClient) -> None:
-    status = hf.keeper_status()
-    pids = [status["guard"], status["worker"]]
-    for number in (signal.SIGSTOP, signal.SIGKILL):
-        for pid in pids:
-            os.kill(pid, number)
-    wait_until(lambda: not any(alive(pid) for pid in pids))
 
 
 # -- a pid that is somebody else's -----------------------------------------------------------------
@@ -77,6 +62,7 @@ def test_a_pid_that_is_somebody_elses_now_is_never_signalled(
     bystander: subprocess.Popen[bytes],
     how: Callable[[Record, int], None],
     stop: bool,
+    kill_both: Callable[[SyncClient], None],
 ) -> None:
     """The process is lost; whoever has its pid now is left alone, whatever was due or is asked."""
     process = person.spawn("sleep 1000", grace=0, timeout=0.001 if stop else None)

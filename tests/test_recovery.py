@@ -19,6 +19,7 @@ import pytest
 from holdfast import Client, Exit, KeeperError, SyncClient, SyncProcess, Unsupported, connect
 from holdfast._home import Home
 from holdfast._kernel import stat
+from holdfast._start import wait_until_gone
 from holdfast._sync import open_client
 from holdfast.testing import wait_until
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 Manager = Callable[[list[str]], tuple[list[str], "subprocess.Popen[bytes]"]]
 Child = Callable[..., list[str]]
 Ready = Callable[[SyncProcess], SyncProcess]
+KillBoth = Callable[[SyncClient], None]
 
 CHILDREN = Path(__file__).parent / "children"
 # From 6.15 on the kernel tells how a process ended that was nobody's child we know.
@@ -59,15 +61,6 @@ def kill_half(hf: SyncClient, half: str) -> None:
         return bool(now["guard"] == before["worker"] and now["worker"] != before["worker"])
 
     wait_until(whole, what=f"a new {half}")
-
-
-def kill_both(hf: SyncClient) -> None:
-    status = hf.keeper_status()
-    pids = [status["guard"], status["worker"]]
-    for number in (signal.SIGSTOP, signal.SIGKILL):
-        for pid in pids:
-            os.kill(pid, number)
-    wait_until(lambda: not any(alive(pid) for pid in pids))
 
 
 def exact(end: Exit, code: int) -> bool:
@@ -395,7 +388,7 @@ def test_a_keeper_restart_loses_nothing(hf: SyncClient, gate: Gate) -> None:
 
 
 def test_both_halves_killed_at_one_moment(
-    hf: SyncClient, gate: Gate, child: Child, ready: Ready
+    hf: SyncClient, gate: Gate, child: Child, ready: Ready, kill_both: KillBoth
 ) -> None:
     """What runs is adopted; what ended in between is its real code or lost, never success."""
     going = hf.spawn(
@@ -433,7 +426,9 @@ def test_both_halves_killed_at_one_moment(
     assert not alive(int(line.split()[1]))
 
 
-def test_an_adopted_process_survives_further_kills(hf: SyncClient, gate: Gate) -> None:
+def test_an_adopted_process_survives_further_kills(
+    hf: SyncClient, gate: Gate, kill_both: KillBoth
+) -> None:
     """Adopted once, a process is held by both halves like any other."""
     process = hf.spawn(f"echo one; : < {gate.path}; echo two; exit 9")
     kill_both(hf)
@@ -445,6 +440,25 @@ def test_an_adopted_process_survives_further_kills(hf: SyncClient, gate: Gate) -
     gate.open()
     assert exact(process.wait(30), 9)
     assert output(process) == "one\ntwo\n"
+
+
+def test_a_keeper_that_adopted_goes_when_nothing_is_left(
+    home: str, monkeypatch: pytest.MonkeyPatch, gate: Gate, kill_both: KillBoth
+) -> None:
+    """What it took up, ended in between or later, holds it no longer than anything else."""
+    monkeypatch.setenv("HOLDFAST_KEEPER_IDLE", "0.2")
+    with connect(session="test") as hf:
+        between = hf.spawn("cat", stdin=True, stderr="separate")
+        later = hf.spawn(f": < {gate.path}; exit 7")
+        kill_both(hf)
+        wait_until(lambda: not alive(between.record.pid))
+        assert between.wait(30).status in {"completed", "lost"}
+        gate.open()
+        assert exact(later.wait(30), 7)
+        kill_both(hf)
+        assert hf.spawn("exit 4").wait(30).code == 4
+    assert wait_until_gone(Home(home))
+    assert not [name for name in os.listdir(Home(home).processes) if name.endswith(".out")]
 
 
 def test_output_written_before_both_died_is_kept_even_if_nobody_read_it(

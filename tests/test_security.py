@@ -9,7 +9,6 @@ import socket
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -95,6 +94,11 @@ def told(process: SyncProcess) -> dict[str, Any]:
     assert process.wait(30).ok
     answer: dict[str, Any] = json.loads(process.tail_bytes(1 << 20).data)
     return answer
+
+
+def processes(home: str) -> list[str]:
+    """What there is of processes, ended or not."""
+    return [name for name in os.listdir(Home(home).processes) if name.startswith("proc-")]
 
 
 def files_under(path: str) -> dict[str, bytes]:
@@ -203,7 +207,7 @@ def test_another_sessions_process_does_not_exist_for_the_protocol(
         for ids in ([f"{theirs.handle}:end"], [f"{new_handle()}:end"]):
             answer = raw.ask("acknowledge", session="test", ids=ids)
             assert answer["ok"] == {"acknowledged": []}
-        assert raw.ask("stop_all", grace=0)["ok"] == {"receipts": []}
+        assert raw.ask("stop_all", signal="KILL", grace=0)["ok"] == {"receipts": []}
         assert raw.ask("close")["ok"] == {"receipts": []}
     assert theirs.refresh().running == (state == "running")
     assert theirs.tail().text == "secret\n"
@@ -283,6 +287,7 @@ def test_hostile_text_is_only_text_wherever_it_stands(
         record = hf.get(process.handle).record
         assert (record.label, record.group, record.cwd) == (text, text, str(directory))
         assert record.command == child("tells_all", *texts, text)
+    wait_until(lambda: len(list(hf.events(acknowledged=True))) == len(texts))
     events = {event.handle: event for event in hf.events(acknowledged=True)}
     assert {event.label for event in events.values()} == set(texts)
     assert all(event.text for event in events.values())
@@ -298,8 +303,7 @@ def test_a_shell_command_is_byte_exact_too(hf: SyncClient) -> None:
     assert hf.get(process.handle).record.command == command
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error"),
+REFUSED: list[tuple[dict[str, Any], type[HoldfastError]]] = (
     [
         ({"command": ["true", "a\0b"]}, BadRequest),
         ({"command": "true\0"}, BadRequest),
@@ -326,18 +330,17 @@ def test_a_shell_command_is_byte_exact_too(hf: SyncClient) -> None:
         ({"command": "true", "log_cap": "1"}, BadRequest),
         ({"command": "true", "handle": "../../x"}, BadRequest),
         ({"command": "true", "handle": "proc-short"}, BadRequest),
-    ],
+    ]
 )
-def test_what_cannot_be_run_is_refused_and_leaves_nothing(
-    hf: SyncClient, home: str, arguments: dict[str, Any], error: type[HoldfastError]
-) -> None:
-    before = hf.keeper_status()
-    with pytest.raises(error) as caught:
-        hf.spawn(**arguments)
-    assert "\n" not in str(caught.value)
-    assert os.listdir(Home(home).processes) == []
-    after = hf.keeper_status()
-    assert (after["guard"], after["worker"]) == (before["guard"], before["worker"])
+
+
+@pytest.mark.usefixtures("keeper")
+def test_what_cannot_be_run_is_refused_and_leaves_nothing(hf: SyncClient, home: str) -> None:
+    for arguments, error in REFUSED:
+        with pytest.raises(error) as caught:
+            hf.spawn(**arguments)
+        assert "\n" not in str(caught.value)
+        assert processes(home) == [], arguments
 
 
 # -- handles ---------------------------------------------------------------------------------------
@@ -548,7 +551,7 @@ def test_everything_is_private_whatever_the_umask(
         check_private(home)
     finally:
         os.umask(before)
-    assert {"sock", "lock", "log", "out", "json", "exit", "head", "jsonl", "stdout"} <= kinds
+    assert {"sock", "lock", "log", "out", "json", "head", "jsonl", "stdout"} <= kinds
     assert stat.S_IMODE((tmp_path / "made").stat().st_mode) == 0o666 & ~umask
 
 
@@ -650,11 +653,10 @@ def keeper(hf: SyncClient, home: str) -> Iterator[Callable[[], None]]:
 @pytest.mark.usefixtures("keeper")
 def test_garbage_instead_of_a_greeting_harms_nobody(hf: SyncClient, home: str) -> None:
     for data in GARBAGE:
-        with Raw(home, greet=False) as raw:
+        with Raw(home, greet=False) as raw, contextlib.suppress(ConnectionError):
             raw.shout(data)
             raw.say(Raw.greeting())
-            with contextlib.suppress(ConnectionError):
-                raw.hear()
+            raw.hear()
 
 
 @pytest.mark.usefixtures("keeper")
@@ -690,18 +692,18 @@ GREETINGS: list[dict[str, object]] = [
 ]
 
 
-@pytest.mark.usefixtures("keeper")
-@pytest.mark.parametrize("change", GREETINGS, ids=range(len(GREETINGS)))
 def test_a_greeting_that_makes_no_sense_harms_nobody(
-    hf: SyncClient, home: str, change: dict[str, object]
+    hf: SyncClient, home: str, keeper: Callable[[], None]
 ) -> None:
     """Refused or taken, but timers go on: a short deadline after it is kept."""
-    with Raw(home, greet=False) as raw:
-        raw.say({**Raw.greeting(), **change})
-        with contextlib.suppress(ConnectionError):
-            raw.hear()
-            raw.ask("status")
-    assert hf.spawn("sleep 300", timeout=0.05).wait(30).status == "timed_out"
+    for change in GREETINGS:
+        with Raw(home, greet=False) as raw:
+            raw.say({**Raw.greeting(), **change})
+            with contextlib.suppress(ConnectionError):
+                raw.hear()
+                raw.ask("status")
+        assert hf.spawn("sleep 300", timeout=0.01).wait(30).status == "timed_out", change
+        keeper()
 
 
 def a_spawn(**changes: object) -> dict[str, object]:
@@ -749,7 +751,6 @@ SPAWNS: list[dict[str, object]] = [
     {"umask": "x"},
     {"umask": None},
     {"umask": 10**30},
-    {"umask": -1},
     {"cwd": 5},
     {"cwd": None},
     {"cwd": ""},
@@ -787,7 +788,6 @@ SPAWNS: list[dict[str, object]] = [
     {"max_finished": None},
     {"handle": None},
     {"handle": "../x"},
-    {"stderr": 5},
 ]
 
 
@@ -800,12 +800,12 @@ def test_a_spawn_that_makes_no_sense_is_refused_and_leaves_nothing(
         for change in SPAWNS:
             answer = raw.ask("spawn", **a_spawn(**change))
             assert "error" in answer, change
-            assert os.listdir(Home(home).processes) == [], change
+            assert processes(home) == [], change
         for name in a_spawn():
             message = a_spawn()
             del message[name]
             assert "error" in raw.ask("spawn", **message), name
-        assert os.listdir(Home(home).processes) == []
+        assert processes(home) == []
         assert raw.ask("spawn", **a_spawn())["ok"]["record"]["session"] == "test"
     keeper()
 
@@ -814,6 +814,8 @@ def test_a_spawn_that_makes_no_sense_is_refused_and_leaves_nothing(
 def test_other_requests_that_make_no_sense_are_refused(
     hf: SyncClient, home: str, theirs: SyncProcess
 ) -> None:
+    hf.spawn("true")
+    wait_until(lambda: list(hf.events()))
     handle = theirs.handle
     send = {"handle": handle, "data": "aGk=", "token": "t", "eof": False, "timeout": 1}
     requests: list[tuple[object, dict[str, object]]] = [
@@ -845,8 +847,8 @@ def test_other_requests_that_make_no_sense_are_refused(
         ("kill", {"handle": handle, "signal": "TERM", "grace": 10**400}),
         ("kill", {"handle": handle}),
         ("stop_all", {}),
-        ("stop_all", {"grace": "x"}),
-        ("stop_all", {"grace": NAN}),
+        ("stop_all", {"signal": "TERM", "grace": "x"}),
+        ("stop_all", {"signal": "TERM", "grace": NAN}),
         ("acknowledge", {}),
         ("acknowledge", {"ids": 5}),
         ("acknowledge", {"ids": [[]]}),
@@ -887,11 +889,13 @@ def test_a_client_that_never_reads_its_answers_is_dropped(
     hf: SyncClient, home: str, keeper: Callable[[], None]
 ) -> None:
     """Others are served all the while, and what was kept for it is bounded."""
+    wordy = hf.spawn(["true", "x" * 100_000])
+    wordy.wait(30)
+    request = {"id": 1, "verb": "kill", "handle": wordy.handle, "signal": "TERM", "grace": 0}
     with Raw(home, "test") as raw:
-        request = json.dumps({"id": 1, "verb": "status", "padding": "x" * 100}).encode() + b"\n"
-        with pytest.raises((ConnectionError, TimeoutError)):
-            for turn in range(100_000):
-                raw.shout(request * 200)
+        with pytest.raises(ConnectionError):
+            for turn in range(100_000):  # each answer has the whole command in it
+                raw.say(request)
                 if turn % 100 == 0:
                     keeper()
         status = hf.keeper_status()
@@ -940,7 +944,7 @@ def test_somebody_else_is_turned_away_at_the_socket(hf: SyncClient, home: str) -
 )
 def test_a_session_may_have_any_printable_name(home: str, tmp_path: Path, session: str) -> None:
     """It is one directory in the home, told apart from every other, and found again."""
-    with connect(session=session) as hf, connect(session=session + "'"[: 80 > len(session)]):
+    with connect(session=session) as hf:
         process = hf.spawn("echo hi")
         wait_until(lambda: list(hf.events()))
         assert process.read().text == "hi\n"
@@ -962,11 +966,6 @@ def test_different_names_are_different_sessions(home: str) -> None:
 
 @pytest.mark.parametrize("session", ["", "x" * 81, "\u20ac" * 27, "a\nb", "a\0b", "\ud800", "\x1b"])
 def test_a_session_name_that_cannot_be_is_refused(home: str, session: str) -> None:
-    if session == "":
-        with connect(session=session) as hf:
-            assert hf.session
-            assert hf.session.startswith("session-")
-        return
     for attempt in (lambda: connect(session=session), lambda: open_client(Home(home), session)):
         with pytest.raises(BadRequest, match="session"):
             attempt()
@@ -982,7 +981,8 @@ def test_a_stray_file_among_the_sessions_does_not_keep_the_keeper_from_starting(
     with connect(session="test") as hf:
         assert hf.spawn("exit 3").wait(30).code == 3
         person = open_client(Home(home), None)
-        assert [event.session for event in person.events(acknowledged=True)] == ["test"]
+        events = wait_until(lambda: list(person.events(acknowledged=True)))
+        assert [event.session for event in events] == ["test"]
         person.close()
 
 
@@ -996,4 +996,3 @@ def test_a_home_deeper_than_a_socket_address_can_be_works(tmp_path: Path) -> Non
                 assert hf.spawn(f"exit {number}").wait(30).code == number
     finally:
         end_keeper(deep)
-    assert time.monotonic() > 0

@@ -134,13 +134,14 @@ class Client:
                 raise BadRequest(f"a {name} is text of at most 1000 characters")
         if handle is not None and not is_handle(handle):
             raise BadRequest("a handle is proc- and 16 to 64 small letters or digits")
+        argv = _environment.arguments(command, self.config["shell"])
         choose = self.config.choose
         answer = await self._link.call(
             "spawn",
             {
                 "handle": handle or new_handle(),
                 "command": command if isinstance(command, str) else list(command),
-                "argv": _environment.arguments(command, self.config["shell"]),
+                "argv": argv,
                 "cwd": _environment.working_directory(cwd),
                 "env": _environment.environment(env),
                 "umask": _environment.current_umask(),
@@ -233,43 +234,46 @@ class Client:
         """
         seen: dict[str, int] = {}
         watch: Watch | None = None
+        watched: list[str] | None = None
         try:
             while True:
-                if follow and watch is None:
-                    watch = self._watch_events()
-                elif watch is not None:
+                if watch is not None:
                     watch.drain()
+                # After the drain, and again after each change: a session that comes later wakes.
+                while follow and watched != (names := self._sessions()):
+                    if watch is not None:
+                        watch.close()
+                    watch, watched = self._watch_events(names), names
                 for event in self._pending(acknowledged):
                     if event.seq > seen.get(event.session, after):
                         seen[event.session] = event.seq
                         yield event
                 if watch is None:
                     return
-                sessions = self.session is None and len(self.home.session_names())
                 await self._link.readable(watch.fileno(), _POLL if watch.fileno() is None else 1.0)
-                if self.session is None and len(self.home.session_names()) != sessions:
-                    watch.close()
-                    watch = self._watch_events()
         finally:
             if watch is not None:
                 watch.close()
 
-    def _watch_events(self) -> Watch:
-        names = [self.session] if self.session is not None else self.home.session_names()
+    def _sessions(self) -> _List[str]:
+        return [self.session] if self.session is not None else self.home.session_names()
+
+    def _watch_events(self, names: _List[str]) -> Watch:
         self.home.ensure()
         return Watch([self.home.sessions, *(self.home.outbox(name) for name in names)])
 
     def _pending(self, acknowledged: bool) -> _List[Event]:
-        names = [self.session] if self.session is not None else self.home.session_names()
-        events = [
-            event
-            for name in names
-            for event in read_events(self.home, name)
-            if acknowledged or not (event.acknowledged or event.id in self._delivered)
-        ]
-        if self.session is None:
-            events.sort(key=lambda event: (event.at, event.seq))
-        return events
+        found: list[tuple[str, Event]] = []
+        for name in self._sessions():
+            at = ""
+            for event in read_events(self.home, name):
+                # By time across sessions, but never against the numbers of one: an end may have
+                # become known after a later one, and readers go by the last number they saw.
+                at = max(at, event.at)
+                if acknowledged or not (event.acknowledged or event.id in self._delivered):
+                    found.append((at, event))
+        found.sort(key=lambda pair: pair[0])
+        return [event for _, event in found]
 
     async def acknowledge(self, *events: Event) -> None:
         """Say that these events were used, so that nobody is told of them again."""
@@ -519,13 +523,15 @@ class Process:
         if record.running:
             try:
                 ending = await self._client._link.call("wait", {"handle": self.handle}, timeout)
+                record.apply(ending)
             except WaitTimeout:
-                raise WaitTimeout(
-                    f"{self.handle} is still running after {timeout:g} s; wait again, read its "
-                    "output, or kill it",
-                    handle=self.handle,
-                ) from None
-            record.apply(ending)
+                record = self._client._load(self.handle)  # too short to be answered, perhaps
+                if record.running:
+                    raise WaitTimeout(
+                        f"{self.handle} is still running after {timeout:g} s; wait again, read "
+                        "its output, or kill it",
+                        handle=self.handle,
+                    ) from None
         self.record = record
         self._client.store.look(self.handle)  # first: a keeper that starts forgets what is due
         await self._client._acknowledge_end(record)

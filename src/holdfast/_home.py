@@ -24,6 +24,9 @@ _ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
 _HANDLE_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789")
 _PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.")
 _SESSION_BYTES = 80
+_OURS = frozenset(
+    "keeper.sock keeper.lock keeper.log keeper.log.old config.toml processes sessions".split()
+)
 
 
 def new_handle() -> str:
@@ -221,8 +224,7 @@ class Home:
             os.chmod(path, 0o700)
 
     def _looks_like_home(self) -> bool:
-        ours = {"keeper.sock", "keeper.lock", "keeper.log", "config.toml", "processes", "sessions"}
-        return ours.issuperset(os.listdir(self.path))
+        return _OURS.issuperset(os.listdir(self.path))
 
 
 def make_private_directory(path: str) -> None:
@@ -236,9 +238,12 @@ def make_private_directory(path: str) -> None:
 def open_private(path: str, flags: int, mode: int = 0o600) -> int:
     """Open a file of the home: never through a symlink, never somebody else's."""
     fd = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
-    if os.fstat(fd).st_uid != os.geteuid():
+    info = os.fstat(fd)
+    if info.st_uid != os.geteuid():
         os.close(fd)
         raise StoreError(f"{path} belongs to somebody else; remove it or set another HOLDFAST_HOME")
+    if flags & os.O_CREAT and info.st_mode & 0o777 != mode:
+        os.fchmod(fd, mode)  # a umask stricter than private, or a file once open to others
     return fd
 
 

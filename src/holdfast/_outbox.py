@@ -41,7 +41,7 @@ def read_events(home: Home, session: str) -> list[Event]:
     """Every event in the outbox, in order, each marked acknowledged or not."""
     try:
         data = read_private(home.outbox(session))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
     events: dict[str, Event] = {}
     for entry in _entries(data):

@@ -16,6 +16,7 @@ import os
 import time
 
 from .. import _kernel
+from .._errors import StoreError
 from .._home import Home, make_private_directory, read_private, replace_private
 from .journal import say
 from .loop import IN
@@ -188,7 +189,10 @@ class Leases:
                 lease = Lease(session, float(data["grace"]))
                 same_boot = data["boot_id"] == _kernel.boot_id()
                 holders, lost_clock = data["holders"], data["lost_clock"]
-            except (FileNotFoundError, ValueError, KeyError, TypeError):
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except (OSError, StoreError, ValueError, KeyError, TypeError) as error:
+                say(f"the lease of a session cannot be read: {error}")
                 continue
             self._leases[session] = lease
             for client, pid, start_time in holders if same_boot else []:

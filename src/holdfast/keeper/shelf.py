@@ -124,5 +124,5 @@ def _on_disk(fd: int) -> int:
 def _mtime(path: str) -> float:
     try:
         return os.stat(path).st_mtime
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return 0.0

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 # Understood from clients of any protocol: the way out of a mismatch.
 ALWAYS_ALLOWED = frozenset({"status", "restart", "quit"})
+_FOR_EVER = 1e10  # seconds; three hundred years
 
 
 class Verbs:
@@ -56,7 +57,7 @@ class Verbs:
         method = getattr(self, f"verb_{name}", None) if isinstance(name, str) else None
         if method is None:
             raise BadRequest(
-                f"the keeper has no verb {name!r}; renew it with `holdfast keeper restart`"
+                f"the keeper has no verb {str(name)[:60]!r}; renew it with `holdfast keeper restart`"
             )
         return method  # type: ignore[no-any-return]
 
@@ -71,6 +72,7 @@ class Verbs:
         if handle in worker.children:  # asked before, and the answer was lost
             self._answer_existing(connection, number, handle, session)
             return
+        _check_fields(m)
         self._check_room(session, m["max_running"])
         argv, env, cwd = m["argv"], m["env"], m["cwd"]
         launch.check_directory(cwd)
@@ -182,7 +184,7 @@ class Verbs:
             else:
                 connection.answer(number, {"written": written})
 
-        child.send(data, str(m["token"]), bool(m["eof"]), float(m["timeout"]), done)
+        child.send(data, str(m["token"]), bool(m["eof"]), seconds(m["timeout"]), done)
 
     def verb_signal(self, connection: Connection, number: int, m: Message) -> Answer:
         signal_group(self._find_running(connection, m["handle"]), _signal(m["signal"]))
@@ -193,7 +195,7 @@ class Verbs:
         if child is None:
             return _ended_already(record)
         polite = _signal(m["signal"])
-        self.worker.stop(child, "killed", f"pid {connection.pid}", polite, m["grace"])
+        self.worker.stop(child, "killed", f"pid {connection.pid}", polite, _grace(m["grace"]))
         self._when_stopped(connection, number, child, lambda receipt: receipt)
         return None
 
@@ -252,7 +254,8 @@ class Verbs:
     def verb_stop_all(self, connection: Connection, number: int, m: Message) -> Answer | None:
         children = self.worker.running(connection.session)
         polite = _signal(m["signal"])
-        return self._stop_many(connection, number, children, "killed", polite, m["grace"])
+        grace = _grace(m["grace"])
+        return self._stop_many(connection, number, children, "killed", polite, grace)
 
     def verb_close(self, connection: Connection, number: int, m: Message) -> Answer | None:
         """End the session in good order, if this client is the last that holds it."""
@@ -336,6 +339,28 @@ class Verbs:
             )
         connection.answer(number, {})
         self.worker.quit()
+
+
+def seconds(value: object) -> float:
+    """A duration that clocks can be counted with: a timer that is not a number would stop all."""
+    if isinstance(value, (int, float)) and 0 <= value < _FOR_EVER:
+        return float(value)
+    raise BadRequest(f"not a number of seconds: {str(value)[:60]}")
+
+
+def _grace(value: object) -> float | None:
+    return None if value is None else seconds(value)
+
+
+def _check_fields(m: Message) -> None:
+    if isinstance(m["command"], list) and not all(isinstance(part, str) for part in m["command"]):
+        raise BadRequest("a command is text or a list of texts")
+    for name in ("timeout", "grace", "retention"):
+        if m[name] is not None:
+            seconds(m[name])
+    for name in ("log_cap", "log_limit", "max_running", "max_finished"):
+        if m[name] is not None and not m[name] > 0:
+            raise BadRequest(f"{name} must be above 0")
 
 
 def _signal(name: object) -> int:

@@ -36,7 +36,7 @@ from .recover import recover
 from .renew import renew
 from .shelf import Shelf, open_long_logs, shred
 from .stop import Stopping
-from .verbs import ALWAYS_ALLOWED, Verbs
+from .verbs import ALWAYS_ALLOWED, Verbs, seconds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 _REAP_DELAY = 0.05
 _NUDGE_DELAY = 0.02
 _ACCEPT_AGAIN = 0.1
+_MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -175,7 +176,8 @@ class Worker:
             self._greet(connection, message)
             return
         if connection.greeted and "cancel" in message:
-            connection.cancel(message["cancel"])
+            if isinstance(message["cancel"], int):
+                connection.cancel(message["cancel"])
             return
         number, verb = message.get("id"), message.get("verb")
         if not connection.greeted or not isinstance(number, int):
@@ -190,8 +192,9 @@ class Worker:
         except OSError as error:
             say(f"{verb}: {error}")
             connection.refuse(number, _translated(error))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            connection.refuse(number, BadRequest(f"a malformed request to {verb}: {error!r}"))
+        except _MALFORMED as error:
+            why = f"{type(error).__name__}: {error}"[:200]
+            connection.refuse(number, BadRequest(f"a malformed request to {verb}: {why}"))
         else:
             if answer is not None:
                 connection.answer(number, answer)
@@ -212,7 +215,7 @@ class Worker:
                 connection.session = check_session(message["session"])
             connection.client = str(message["client"])
             if message["lease"] is not None and connection.session is not None:
-                grace = float(message["lease"]["grace"])
+                grace = seconds(message["lease"]["grace"])
                 connection.leased = True
                 self.leases.hold(
                     connection.session,
@@ -227,7 +230,7 @@ class Worker:
             if not connection.limited:
                 connection.close()
             return
-        except (KeyError, TypeError, ValueError):
+        except _MALFORMED:
             connection.close()
             return
         connection.greeted = True
