@@ -30,7 +30,7 @@ demo: $(STAMP)
 	@$(BIN)/holdfast demo $(ARGS)
 
 test: $(STAMP) tools
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 4 $(ARGS)
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .
@@ -51,6 +51,7 @@ clean:
 $(STAMP): pyproject.toml src/holdfast/_version.py
 	@.ci/setup environment
 
-# What the tests use besides Python: faketime moves their clock, bash is what commands run in.
+# What the tests use besides Python: faketime moves their clock, bash is what commands run in, and
+# completion is tried in all three shells.
 tools:
-	@if ! command -v faketime >/dev/null || ! command -v bash >/dev/null; then .ci/setup tools; fi
+	@.ci/setup tools

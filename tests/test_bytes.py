@@ -28,7 +28,7 @@ def size_of(process: SyncProcess) -> int:
     return process.tail_bytes(0).end
 
 
-# -- reading while it is written -----------------------------------------------------------------
+# -- reading while it is written -------------------------------------------------------------------
 
 
 def test_reads_between_any_two_bytes_never_split_a_character_or_a_code(
@@ -84,7 +84,7 @@ def test_a_follower_never_gets_half_a_character(hf: SyncClient, child: Child) ->
     assert all("\ufffd" not in piece.decode() for piece in pieces)
 
 
-# -- any bytes -----------------------------------------------------------------------------------
+# -- any bytes -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -228,9 +228,7 @@ def test_what_nobody_can_know_is_said_to_be_lost() -> None:
         (None, "unknown"),
     ],
 )
-def test_durations_read_like_two_minutes_and_some_seconds(
-    seconds: float | None, text: str
-) -> None:
+def test_durations_read_like_two_minutes_and_some_seconds(seconds: float | None, text: str) -> None:
     assert duration_text(seconds) == text
     assert f"\nDuration: {text}\n" in an_event(duration_seconds=seconds).text
 
@@ -300,7 +298,7 @@ def test_a_tail_may_be_any_bytes() -> None:
     assert clean_tail(b"\x1b]0;never ended\nnext") == "\nnext"
 
 
-# -- an event as front ends show it ------------------------------------------------------------------
+# -- an event as front ends show it ----------------------------------------------------------------
 
 
 def test_the_public_form_of_an_event_is_plain_json_with_text_and_tail(hf: SyncClient) -> None:

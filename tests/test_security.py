@@ -1,4 +1,4 @@
-"""Nobody sees, touches or tricks what is not theirs: sessions, commands, handles, files, the socket."""
+"""Nobody sees, touches or tricks what is not theirs: sessions, commands, files, the socket."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ from holdfast import (
     StoreError,
     SyncClient,
     SyncProcess,
+    _kernel,
+    _wire,
     connect,
 )
-from holdfast import _kernel, _wire
 from holdfast._home import Home, new_handle
 from holdfast._sync import open_client
 from holdfast.testing import wait_until
@@ -115,7 +116,7 @@ def files_under(path: str) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def theirs(hf: SyncClient, home: str) -> Iterator[SyncProcess]:
+def theirs(hf: SyncClient) -> SyncProcess:
     """A process of session "test" that answers, for somebody else to have a go at."""
     process = hf.spawn("echo secret; cat", stdin=True, label="theirs", stderr="separate")
     wait_until(lambda: process.tail().text == "secret\n")
@@ -303,35 +304,33 @@ def test_a_shell_command_is_byte_exact_too(hf: SyncClient) -> None:
     assert hf.get(process.handle).record.command == command
 
 
-REFUSED: list[tuple[dict[str, Any], type[HoldfastError]]] = (
-    [
-        ({"command": ["true", "a\0b"]}, BadRequest),
-        ({"command": "true\0"}, BadRequest),
-        ({"command": ""}, BadRequest),
-        ({"command": []}, BadRequest),
-        ({"command": ["true", 5]}, BadRequest),
-        ({"command": 7}, BadRequest),
-        ({"command": ["no-such-program-here"]}, NotExecutable),
-        ({"command": ["/etc/passwd"]}, NotExecutable),
-        ({"command": ["true", "\ud800"]}, HoldfastError),
-        ({"command": "true", "cwd": "/no/such/directory"}, BadDirectory),
-        ({"command": "true", "cwd": "a\0b"}, BadDirectory),
-        ({"command": "true", "env": {"A=B": "x"}}, BadRequest),
-        ({"command": "true", "env": {"": "x"}}, BadRequest),
-        ({"command": "true", "env": {"A": "x\0y"}}, BadRequest),
-        ({"command": "true", "env": {"A": 5}}, BadRequest),
-        ({"command": "true", "env": {"A": "\ud800"}}, HoldfastError),
-        ({"command": "true", "label": 5}, BadRequest),
-        ({"command": "true", "label": "x" * 1001}, BadRequest),
-        ({"command": "true", "stderr": "elsewhere"}, BadRequest),
-        ({"command": "true", "timeout": "soon"}, BadRequest),
-        ({"command": "true", "timeout": float("nan")}, BadRequest),
-        ({"command": "true", "grace": -1}, BadRequest),
-        ({"command": "true", "log_cap": "1"}, BadRequest),
-        ({"command": "true", "handle": "../../x"}, BadRequest),
-        ({"command": "true", "handle": "proc-short"}, BadRequest),
-    ]
-)
+REFUSED: list[tuple[dict[str, Any], type[HoldfastError]]] = [
+    ({"command": ["true", "a\0b"]}, BadRequest),
+    ({"command": "true\0"}, BadRequest),
+    ({"command": ""}, BadRequest),
+    ({"command": []}, BadRequest),
+    ({"command": ["true", 5]}, BadRequest),
+    ({"command": 7}, BadRequest),
+    ({"command": ["no-such-program-here"]}, NotExecutable),
+    ({"command": ["/etc/passwd"]}, NotExecutable),
+    ({"command": ["true", "\ud800"]}, HoldfastError),
+    ({"command": "true", "cwd": "/no/such/directory"}, BadDirectory),
+    ({"command": "true", "cwd": "a\0b"}, BadDirectory),
+    ({"command": "true", "env": {"A=B": "x"}}, BadRequest),
+    ({"command": "true", "env": {"": "x"}}, BadRequest),
+    ({"command": "true", "env": {"A": "x\0y"}}, BadRequest),
+    ({"command": "true", "env": {"A": 5}}, BadRequest),
+    ({"command": "true", "env": {"A": "\ud800"}}, HoldfastError),
+    ({"command": "true", "label": 5}, BadRequest),
+    ({"command": "true", "label": "x" * 1001}, BadRequest),
+    ({"command": "true", "stderr": "elsewhere"}, BadRequest),
+    ({"command": "true", "timeout": "soon"}, BadRequest),
+    ({"command": "true", "timeout": float("nan")}, BadRequest),
+    ({"command": "true", "grace": -1}, BadRequest),
+    ({"command": "true", "log_cap": "1"}, BadRequest),
+    ({"command": "true", "handle": "../../x"}, BadRequest),
+    ({"command": "true", "handle": "proc-short"}, BadRequest),
+]
 
 
 @pytest.mark.usefixtures("keeper")
@@ -351,7 +350,7 @@ def test_a_malformed_handle_is_not_found_and_touches_nothing(
 ) -> None:
     """A prefix, a glob, a path, a NUL, ten kilobytes: no process and no file."""
     (tmp_path / "home" / "x.meta.json").write_text("{}")
-    before = {path: data for path, data in files_under(str(tmp_path)).items()}
+    before = files_under(str(tmp_path))
     handles: list[Any] = [
         theirs.handle[:-1],
         theirs.handle[:12],
@@ -389,11 +388,10 @@ def test_a_malformed_handle_is_not_found_and_touches_nothing(
                 assert answer["error"]["code"] == "not_found", (verb, handle)
         assert "error" in raw.ask("kill", signal="KILL", grace=0), "no handle at all"
     assert theirs.refresh().running
-    after = {path: data for path, data in files_under(str(tmp_path)).items()}
-    assert before == after
+    assert files_under(str(tmp_path)) == before
 
 
-# -- the home and who may touch it -------------------------------------------------------------------
+# -- the home and who may touch it -----------------------------------------------------------------
 
 
 def snapshot(path: Path) -> list[tuple[str, int]]:
@@ -438,9 +436,7 @@ def test_somebody_elses_home_is_refused(home: str, which: str) -> None:
         os.chown(os.path.join(home, which), 0, 0)
 
 
-def test_a_directory_with_other_things_in_it_is_not_made_private(
-    home: str, tmp_path: Path
-) -> None:
+def test_a_directory_with_other_things_in_it_is_not_made_private(home: str, tmp_path: Path) -> None:
     """HOLDFAST_HOME set to, say, the user's home directory by mistake."""
     Path(home).mkdir(mode=0o755)
     Path(home).chmod(0o755)
@@ -555,7 +551,7 @@ def test_everything_is_private_whatever_the_umask(
     assert stat.S_IMODE((tmp_path / "made").stat().st_mode) == 0o666 & ~umask
 
 
-# -- secrets and what a process inherits ---------------------------------------------------------------
+# -- secrets and what a process inherits -----------------------------------------------------------
 
 
 def test_a_secret_in_the_environment_is_nowhere_of_ours(
@@ -602,16 +598,16 @@ def test_a_process_gets_its_three_files_and_nothing_of_ours(
     others = [hf.spawn("cat", stdin=True, stderr="separate") for _ in range(3)]
     os.kill(hf.keeper_status()["worker"], 9)
     for arguments in ({}, {"stdin": True}, {"stderr": "separate"}):
-        seen = told(hf.spawn(child("tells_all"), **arguments))  # type: ignore[arg-type]
+        seen = told(hf.spawn(child("tells_all"), **arguments))
         assert sorted(seen["files"]) == ["0", "1", "2"]
-        assert not any("keeper" in target or "socket" in target for target in seen["files"].values())
+        assert not any(word in str(seen["files"]) for word in ("keeper", "socket", "memfd"))
         names = {bytes.fromhex(name).decode() for name in seen["env"]} - set(os.environ)
         assert {name for name in names if "HOLDFAST" in name} == {"HOLDFAST_HANDLE"}
     for other in others:
         assert other.refresh().running
 
 
-# -- the socket ----------------------------------------------------------------------------------------
+# -- the socket ------------------------------------------------------------------------------------
 
 
 GARBAGE: list[bytes] = [
@@ -863,10 +859,12 @@ def test_other_requests_that_make_no_sense_are_refused(
             answer = raw.ask(verb, **arguments)
             assert "error" in answer, (verb, arguments)
             assert len(answer["error"]["message"]) < 400
-        for cancel in (1, 99, "x", None, [], {}, NAN):
+        cancels: list[object] = [1, 99, "x", None, [], {}, NAN]
+        for cancel in cancels:
             raw.say({"cancel": cancel})
         assert raw.ask("status")["ok"]["processes"] == 1
-    for number in (None, "x", 1.5, [], {}):
+    numbers: list[object] = [None, "x", 1.5, [], {}]
+    for number in numbers:
         with Raw(home, "test") as raw, contextlib.suppress(ConnectionError):
             raw.say({"id": number, "verb": "status"})
             raw.hear()
@@ -878,10 +876,12 @@ def test_other_requests_that_make_no_sense_are_refused(
 def test_a_line_without_end_is_cut_off(hf: SyncClient, home: str) -> None:
     """Twenty megabytes and no newline: that connection is closed, and its memory given back."""
     before = hf.keeper_status()["memory_bytes"]
-    with Raw(home, "test") as raw, pytest.raises(ConnectionError):
-        for _ in range(20):
-            raw.shout(b"x" * (1 << 20))
-        raw.hear()
+    with Raw(home, "test") as raw:
+        with contextlib.suppress(ConnectionError):
+            for _ in range(20):
+                raw.shout(b"x" * (1 << 20))
+        with pytest.raises(ConnectionError):
+            raw.hear()
     assert hf.keeper_status()["memory_bytes"] < before + (8 << 20)
 
 
@@ -893,11 +893,13 @@ def test_a_client_that_never_reads_its_answers_is_dropped(
     wordy.wait(30)
     request = {"id": 1, "verb": "kill", "handle": wordy.handle, "signal": "TERM", "grace": 0}
     with Raw(home, "test") as raw:
-        with pytest.raises(ConnectionError):
-            for turn in range(100_000):  # each answer has the whole command in it
+        turn = 0
+        with contextlib.suppress(ConnectionError):
+            for turn in range(10_000):  # each answer has the whole command in it
                 raw.say(request)
                 if turn % 100 == 0:
                     keeper()
+        assert turn < 5000
         status = hf.keeper_status()
     assert status["memory_bytes"] < 120 << 20
     wait_until(lambda: hf.keeper_status()["connections"] == 1)
@@ -920,7 +922,7 @@ def test_somebody_else_is_turned_away_at_the_socket(hf: SyncClient, home: str) -
     assert "refused a connection of uid 65534" in Path(home, "keeper.log").read_text()
 
 
-# -- names of sessions -----------------------------------------------------------------------------------
+# -- names of sessions -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -46,7 +46,7 @@ class Reader:
 
 
 @pytest.fixture
-def reader(hf: SyncClient, child: Child, tmp_path: Path) -> Iterator[Reader]:
+def reader(hf: SyncClient, child: Child, tmp_path: Path) -> Reader:
     gate = str(tmp_path / "reads")
     os.mkfifo(gate)
     return Reader(hf.spawn(child("reads_when_told", gate), stdin=True), gate)
@@ -228,15 +228,13 @@ def test_sends_behind_an_end_are_told_that_it_is_closed(hf: SyncClient, reader: 
     with ThreadPoolExecutor() as pool:
         first = pool.submit(process.send, b"a" * 70_000, eof=True, timeout=60)
         wait_until(lambda: queued(process) > 0)
-        others = [
-            pool.submit(hf.get(process.handle).send, b"late", timeout=60) for _ in range(3)
-        ]
+        others = [pool.submit(hf.get(process.handle).send, b"late", timeout=60) for _ in range(3)]
         hf.keeper_status()
         began = time.monotonic()
         reader.open()
         assert first.result(60) == 70_000
         for other in others:
-            with pytest.raises(Unsupported, match="stdin of .* is closed"):
+            with pytest.raises(Unsupported, match=r"stdin of .* is closed"):
                 other.result(60)
         assert time.monotonic() - began < 30
     reader.check(b"a" * 70_000)
@@ -257,7 +255,7 @@ def queued(process: SyncProcess) -> int:
         os.close(fd)
 
 
-# -- where there is nothing to write to --------------------------------------------------------------
+# -- where there is nothing to write to ------------------------------------------------------------
 
 
 def test_a_process_that_closed_its_stdin_cannot_be_written_to(hf: SyncClient) -> None:
@@ -285,7 +283,7 @@ def test_a_process_that_closes_its_stdin_while_we_write_ends_the_send(
 def test_an_end_of_input_is_for_good(hf: SyncClient, reader: Reader) -> None:
     reader.process.send(b"all", eof=True)
     for eof in (False, True):
-        with pytest.raises(Unsupported, match="stdin of .* is closed"):
+        with pytest.raises(Unsupported, match=r"stdin of .* is closed"):
             reader.process.send(b"more", eof=eof)
     reader.open()
     reader.check(b"all")

@@ -51,6 +51,7 @@ _FOLLOW_AT_ONCE = 500
 _FOLLOW_REFILL = 200.0  # a second
 _FOLLOW_QUIET = 0.25
 _POLL = 0.05
+_DELIVERED = 1000
 
 
 @dataclass(slots=True)
@@ -291,6 +292,8 @@ class Client:
         """Whoever saw the end needs no event for it; another session's waiter takes nothing."""
         if record.session == (self.session or DEFAULT_SESSION):
             event_id = end_event_id(record.handle)
+            if len(self._delivered) >= _DELIVERED:
+                self._delivered.clear()  # long since heard of
             self._delivered.add(event_id)
             await self._link.post("acknowledge", {"session": record.session, "ids": [event_id]})
 

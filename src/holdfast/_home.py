@@ -25,7 +25,15 @@ _HANDLE_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789")
 _PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.")
 _SESSION_BYTES = 80
 _OURS = frozenset(
-    "keeper.sock keeper.lock keeper.log keeper.log.old config.toml processes sessions".split()
+    (
+        "keeper.sock",
+        "keeper.lock",
+        "keeper.log",
+        "keeper.log.old",
+        "config.toml",
+        "processes",
+        "sessions",
+    )
 )
 
 

@@ -185,8 +185,18 @@ def _entries(data: bytes) -> Iterable[dict[str, Any]]:
             entry = json.loads(line)
         except ValueError:
             continue
-        if isinstance(entry, dict):
+        if isinstance(entry, dict) and _makes_sense(entry):
             yield entry
+
+
+def _makes_sense(entry: dict[str, Any]) -> bool:
+    """One damaged line must not take the others along."""
+    if "ack" in entry:
+        return isinstance(entry["ack"], list)
+    if "seq" in entry:
+        texts = (entry.get("id"), entry.get("type"), entry.get("at"))
+        return isinstance(entry["seq"], int) and all(isinstance(text, str) for text in texts)
+    return isinstance(entry.get("next"), int)
 
 
 def _event(entry: dict[str, Any], session: str) -> Event:

@@ -1,4 +1,4 @@
-"""Prints what it was given, byte for byte, as JSON of hexadecimal: argv, cwd, environment, files."""
+"""Prints what it was given, byte for byte, as JSON of hexadecimal; and its open files."""
 
 import json
 import os

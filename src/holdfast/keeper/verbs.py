@@ -56,8 +56,9 @@ class Verbs:
     def named(self, name: object) -> Callable[[Connection, int, Message], Answer | None]:
         method = getattr(self, f"verb_{name}", None) if isinstance(name, str) else None
         if method is None:
+            shown = str(name)[:60]
             raise BadRequest(
-                f"the keeper has no verb {str(name)[:60]!r}; renew it with `holdfast keeper restart`"
+                f"the keeper has no verb {shown!r}; renew it with `holdfast keeper restart`"
             )
         return method  # type: ignore[no-any-return]
 
@@ -74,7 +75,7 @@ class Verbs:
             return
         _check_fields(m)
         self._check_room(session, m["max_running"])
-        argv, env, cwd = m["argv"], m["env"], m["cwd"]
+        argv, env, cwd, umask = m["argv"], m["env"], m["cwd"], m["umask"]
         launch.check_directory(cwd)
         program = launch.find_program(argv, env, cwd)
         record = Record(
@@ -108,7 +109,7 @@ class Verbs:
         except FileExistsError:
             self._answer_existing(connection, number, handle, session)
             return
-        child = worker.launch(record, program, argv, env, m["umask"])
+        child = worker.launch(record, program, argv, env, umask)
         connection.answer(number, {"record": record.to_json()})
         worker.launched(child)
 
