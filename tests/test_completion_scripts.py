@@ -48,6 +48,8 @@ def environment(home: str, tmp_path: Path) -> dict[str, str]:
 
 def complete(shell: str, environment: dict[str, str], *words: str) -> list[str]:
     if shutil.which(shell) is None:
+        if os.environ.get("CI"):
+            pytest.fail(f"CI must have {shell}")
         pytest.skip(f"{shell} is not installed")
     command = {
         "bash": ["bash", "--norc", "-c", BASH, "bash", *words],

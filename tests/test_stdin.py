@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import signal
+import sys
+import termios
 import threading
 import time
 from collections.abc import Callable
@@ -69,12 +72,22 @@ def test_a_megabyte_to_a_process_that_never_reads_is_a_partial_answer_in_time(
     assert process.kill().record.status == "killed"
 
 
+def unread(pid: int | None) -> int:
+    """How much a process has yet to read of its stdin."""
+    fd = os.open(f"/proc/{pid}/fd/0", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        return int.from_bytes(fcntl.ioctl(fd, termios.FIONREAD, bytes(4)), sys.byteorder)
+    finally:
+        os.close(fd)
+
+
 def test_other_calls_are_unaffected_while_a_send_waits(hf: SyncClient) -> None:
     """To the same process and to others: they all answer long before the send gives up."""
     stuck = hf.spawn("echo here; sleep 300", stdin=True)
     with ThreadPoolExecutor() as pool:
         sending = pool.submit(stuck.send, b"x" * 1_000_000, timeout=60)
         wait_until(lambda: stuck.tail().text == "here\n")
+        wait_until(lambda: unread(stuck.record.pid) == PIPE, what="the send has filled the pipe")
         echo = hf.spawn("cat", stdin=True)
         assert echo.send(b"hello\n") == 6
         wait_until(lambda: echo.tail().text == "hello\n")
