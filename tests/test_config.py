@@ -127,6 +127,15 @@ def test_any_text_is_a_duration_and_a_size_or_a_clear_error(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "value", [10**400, 1e300, float("inf"), float("nan"), -1, "9" * 400, "9" * 30 + "t", "-1"]
+)
+def test_what_was_never_meant_is_a_clear_error(value: object) -> None:
+    for parse in (parse_duration, parse_size):
+        with pytest.raises(ValueError, match="must be"):
+            parse(value)
+
+
+@pytest.mark.parametrize(
     ("text", "size"),
     [("0", 0), ("10", 10), ("1k", 1024), ("1KB", 1024), ("2MiB", 2 << 20), ("1.5G", 3 << 29)],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -19,12 +20,14 @@ from holdfast import (
     BadDirectory,
     BadRequest,
     HoldfastError,
+    KeeperError,
     NotExecutable,
     NotFound,
     StoreError,
     SyncClient,
     SyncProcess,
     _kernel,
+    _link,
     _wire,
     connect,
 )
@@ -903,6 +906,29 @@ def test_a_client_that_never_reads_its_answers_is_dropped(
         status = hf.keeper_status()
     assert status["memory_bytes"] < 120 << 20
     wait_until(lambda: hf.keeper_status()["connections"] == 1)
+
+
+@pytest.mark.parametrize("way", ["plain", "asyncio"])
+def test_a_keeper_that_never_answers_is_a_clear_error(
+    home: str, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """It accepts and says nothing, as one that fails again and again at its start would."""
+    monkeypatch.setattr(_link, "_GREETING", 0.2)
+    Home(home).ensure()
+
+    async def enter() -> None:
+        await connect(session="test").__aenter__()
+
+    attempts: dict[str, Callable[[], object]] = {
+        "plain": lambda: connect(session="test").__enter__(),
+        "asyncio": lambda: asyncio.run(enter()),
+    }
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(Home(home).socket_address())
+        silent.listen()
+        with pytest.raises(KeeperError, match="does not answer"):
+            attempts[way]()
+    os.unlink(Home(home).socket)
 
 
 @pytest.mark.skipif(not ROOT, reason="needs somebody else to be")

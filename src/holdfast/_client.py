@@ -458,26 +458,23 @@ class Process:
         with Watch(paths) as watch:
             while True:
                 watch.drain()
-                # Looked up before the log is read: what an ended process wrote is all there.
-                running = self._still_running()
-                output = log.read(position, _FOLLOW_CHUNK, whole_characters=running)
+                output = log.read(position, _FOLLOW_CHUNK, whole_characters=True)
                 if output.data or output.gap:
                     position = output.end
                     await self._look()
                     yield output
-                    if output.more:
-                        continue
-                if not running:
-                    if not output.more:
-                        return
+                    if not output.more and not patience.use():
+                        await client._link.readable(None, _FOLLOW_REST)
                     continue
+                if not self._still_running():
+                    break
                 await client._kept(self.record)
-                if watch.fileno() is None:
-                    await client._link.readable(None, _POLL)
-                    continue
-                await client._link.readable(watch.fileno(), _FOLLOW_QUIET)
-                if output.data and not patience.use():
-                    await client._link.readable(None, _FOLLOW_REST)
+                quiet = _POLL if watch.fileno() is None else _FOLLOW_QUIET
+                await client._link.readable(watch.fileno(), quiet)
+        # It has ended, so what it wrote is all there, even where it breaks off in a character.
+        while (output := log.read(position, _FOLLOW_CHUNK)).data or output.gap:
+            position = output.end
+            yield output
 
     def _still_running(self) -> bool:
         try:

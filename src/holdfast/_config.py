@@ -6,7 +6,6 @@ whoever happened to start the keeper decides nothing for anybody else.
 
 from __future__ import annotations
 
-import math
 import os
 import re
 
@@ -22,20 +21,25 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?")
 _UNITS = {"ms": 0.001, "s": 1.0, None: 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b)?", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+# Three hundred years, and more than any file can hold: what is beyond was not meant.
+_LONGEST = 1e10
+_LARGEST = 1 << 62
 
 
 def parse_duration(value: object) -> float:
     """``90``, ``"90s"``, ``"1h30m"``, ``"500ms"``: seconds."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        if not math.isfinite(value) or value < 0:
-            raise ValueError("must be a number of seconds, not negative")
+        if not 0 <= value < _LONGEST:
+            raise ValueError("must be a number of seconds, neither negative nor for ever")
         return float(value)
     if isinstance(value, str):
         text = value.strip().lower().replace(" ", "")
         parts = _DURATION.findall(text)
         whole = parts and "".join(number + unit for number, unit in parts) == text
         if whole and (len(parts) == 1 or all(unit for _, unit in parts)):
-            return sum(float(number) * _UNITS[unit or None] for number, unit in parts)
+            return parse_duration(
+                sum(float(number) * _UNITS[unit or None] for number, unit in parts)
+            )
     raise ValueError("must be a duration like 90s, 30m or 1h30m")
 
 
@@ -48,10 +52,13 @@ def parse_timeout(value: object) -> float | None:
 
 def parse_size(value: object) -> int:
     """``1048576``, ``"64KiB"``, ``"1G"``: bytes, counted in powers of 1024."""
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return value
-    if isinstance(value, str) and (match := _SIZE.fullmatch(value.strip())):
-        return int(float(match[1]) * 1024 ** _POWERS[match[2].lower()])
+    size: float = -1
+    if isinstance(value, int) and not isinstance(value, bool):
+        size = value
+    elif isinstance(value, str) and (match := _SIZE.fullmatch(value.strip())):
+        size = float(match[1]) * 1024 ** _POWERS[match[2].lower()]
+    if 0 <= size < _LARGEST:
+        return int(size)
     raise ValueError("must be a size like 64KiB, 256MiB or 1GiB")
 
 

@@ -90,10 +90,13 @@ def working_directory(cwd: str | os.PathLike[str] | None) -> str:
 
 def current_umask() -> int:
     try:
-        with open("/proc/self/status", "rb") as file:
-            for line in file:
-                if line.startswith(b"Umask:"):
-                    return int(line.split()[1], 8)
+        fd = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            _, found, rest = os.read(fd, 256).partition(b"\nUmask:")
+        finally:
+            os.close(fd)
+        if found:
+            return int(rest.split(None, 1)[0], 8)
     except OSError:
         pass
     # Not atomic, and so the second choice: for a moment other threads see the strict one.

@@ -16,7 +16,7 @@ import socket
 import time
 
 from . import _kernel, _start, _wire
-from ._errors import KeeperError, WaitTimeout, from_wire
+from ._errors import HoldfastError, KeeperError, WaitTimeout, from_wire
 from ._home import Home
 from ._version import __version__
 
@@ -42,19 +42,24 @@ if TYPE_CHECKING:
 
 # How long a request is tried again while the keeper goes away under it.
 _PATIENCE = 20.0
+# How long a keeper may take to greet: it may have much to recover first.
+_GREETING = 60.0
 
 
 class Greeting:
     """Who we are, said at the beginning of every connection."""
 
-    __slots__ = ("client", "session", "grace")
+    __slots__ = ("client", "session", "grace", "_pid")
 
     def __init__(self, session: str | None, grace: float | None) -> None:
         self.client = os.urandom(8).hex()
         self.session = session
         self.grace = grace  # None: no lease
+        self._pid = os.getpid()
 
     def message(self) -> bytes:
+        if os.getpid() != self._pid:  # forked: a holder in its own right, beside its parent
+            self.client, self._pid = os.urandom(8).hex(), os.getpid()
         return _wire.encode(
             {
                 "hello": _wire.PROTOCOL,
@@ -84,6 +89,10 @@ def _result(answer: dict[str, Any]) -> Any:
     return answer["ok"]
 
 
+def silent_keeper() -> KeeperError:
+    return KeeperError("the keeper is there but does not answer; keeper.log in the home says why")
+
+
 class _Gone(Exception):
     """The connection ended before the answer came."""
 
@@ -91,13 +100,14 @@ class _Gone(Exception):
 class _Wire:
     """One blocking connection, used for one request at a time."""
 
-    __slots__ = ("_socket", "_decoder", "_greeting", "_greeted", "_next", "posted")
+    __slots__ = ("_decoder", "_greet_by", "_greeted", "_greeting", "_next", "_socket", "posted")
 
     def __init__(self, end: socket.socket, greeting: bytes) -> None:
         self._socket = end
         self._decoder = _wire.Decoder()
         self._greeting = greeting
         self._greeted = False
+        self._greet_by = time.monotonic() + _GREETING
         self._next = 1
         self.posted: dict[int, tuple[str, dict[str, Any]]] = {}
 
@@ -115,12 +125,17 @@ class _Wire:
 
     def receive(self, number: int, deadline: float | None) -> dict[str, Any]:
         while True:
+            limit = deadline
+            if not self._greeted and (deadline is None or self._greet_by < deadline):
+                limit = self._greet_by
             try:
-                if deadline is not None:
-                    self._socket.settimeout(max(0.0, deadline - time.monotonic()) or 1e-6)
+                if limit is not None:
+                    self._socket.settimeout(max(0.0, limit - time.monotonic()) or 1e-6)
                 data = self._socket.recv(1 << 18)
             except TimeoutError:
                 self._socket.settimeout(None)
+                if limit is not deadline:
+                    raise silent_keeper() from None
                 self._cancel(number)
                 raise
             except OSError as error:
@@ -132,6 +147,7 @@ class _Wire:
                 if not self._greeted:
                     _wire.check_greeting(message, __version__)
                     self._greeted = True
+                    self._socket.settimeout(None)
                 elif message.get("id") == number:
                     found = message
                 else:
@@ -199,10 +215,23 @@ class BlockingLink:
                 self._free.append(wire)
                 raise WaitTimeout(f"no answer within {timeout:g} s") from None
             except BaseException:
-                wire.close()
+                self._abandon(wire)
                 raise
             self._free.append(wire)
             return _result(answer)
+
+    def _abandon(self, wire: _Wire) -> None:
+        """Give up a connection in the middle of a request, but not the session it holds."""
+        if self._greeting.grace is not None:
+            try:
+                end = _start.try_connect(self._home)
+                if end is not None:
+                    spare = _Wire(end, self._greeting.message())
+                    spare.receive(spare.send("status", {}), time.monotonic() + 1)
+                    self._free.append(spare)
+            except (OSError, _Gone, HoldfastError):
+                pass
+        wire.close()
 
     async def post(self, verb: str, args: dict[str, Any]) -> None:
         wire = self._take()

@@ -9,7 +9,7 @@ import socket
 import time
 from typing import Any
 
-from . import _start, _wire
+from . import _link, _start, _wire
 from ._errors import HoldfastError, KeeperError, WaitTimeout
 from ._home import Home
 from ._link import _PATIENCE, Greeting, _Gone, _result
@@ -27,6 +27,7 @@ class _Protocol(asyncio.Protocol):
         self._greeted = False
         self._error: HoldfastError | None = None
         self._transport: asyncio.WriteTransport | None = None
+        self._patience: asyncio.TimerHandle | None = None
 
     @property
     def alive(self) -> bool:
@@ -36,6 +37,11 @@ class _Protocol(asyncio.Protocol):
         assert isinstance(transport, asyncio.WriteTransport)
         self._transport = transport
         transport.write(self._greeting)
+        self._patience = asyncio.get_running_loop().call_later(_link._GREETING, self._not_greeted)
+
+    def _not_greeted(self) -> None:
+        self._error = _link.silent_keeper()
+        self.close()
 
     def data_received(self, data: bytes) -> None:
         for message in self._decoder.feed(data):
@@ -47,6 +53,7 @@ class _Protocol(asyncio.Protocol):
                     self.close()
                     return
                 self._greeted = True
+                self._settle()
                 continue
             future = self._waiting.pop(message.get("id", 0), None)
             if future is not None and not future.done():
@@ -54,10 +61,16 @@ class _Protocol(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._settle()
         waiting, self._waiting = self._waiting, {}
         for future in waiting.values():
             if not future.done():
                 future.set_exception(self._error or _Gone())
+
+    def _settle(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
 
     async def ask(self, verb: str, args: dict[str, Any]) -> dict[str, Any]:
         if self._transport is None:

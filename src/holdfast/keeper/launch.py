@@ -141,7 +141,8 @@ def start(
                 f"cannot use {record.cwd!r} as working directory: {error.strerror}"
             ) from None
         os.umask(umask)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(nofile, soft), hard))
+        if nofile < soft:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (nofile, hard))
         return os.posix_spawn(
             program, argv, env, file_actions=actions, setsid=True, setsigmask=(), setsigdef=_RESET
         )
@@ -150,7 +151,8 @@ def start(
     except ValueError as error:
         raise SpawnError(f"the command cannot be run: {error}") from None
     finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        if nofile < soft:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         os.umask(0o077)
         os.chdir("/")
 

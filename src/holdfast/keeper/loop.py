@@ -35,6 +35,7 @@ _BULK_TIME = 0.004
 # After a round that moved a lot, wait for more of it: fewer and larger pieces, and writers that
 # need not wake us for each.
 _BULK_NAP = 0.0001
+_BULK_MANY = 4
 
 
 class Loop:
@@ -47,6 +48,8 @@ class Loop:
         "_timers",
         "_turn",
         "flooded",
+        "floods",
+        "floods",
     )
 
     def __init__(self) -> None:
@@ -55,6 +58,7 @@ class Loop:
         self._bulk: set[int] = set()
         self._turn = 0
         self.flooded = False  # set by bulk handlers that moved a lot
+        self.floods = 0  # how many of them have ever
         self._timers: list[tuple[float, int, Timer]] = []
         self._count = 0
         self._stopped = False
@@ -119,7 +123,8 @@ class Loop:
                 break  # what is left over is reported again, and begins the next round
         if self.flooded:
             self.flooded = False
-            time.sleep(_BULK_NAP)
+            if len(ready) < _BULK_MANY:
+                time.sleep(_BULK_NAP)
 
     def _patience(self) -> float:
         timers = self._timers

@@ -35,7 +35,8 @@ _BLOCK = 4096
 _PIECE = 1 << 20
 _TURN = 1 << 20  # bytes moved before others get their turn
 _FREE_STEP = 32 << 20
-_PIPE_SIZE = 1 << 20
+# A flooding process gets a bigger pipe; many of them smaller ones, which fit into the cache.
+_PIPE_SIZE, _PIPE_SIZE_OF_MANY, _MANY = 1 << 20, 1 << 18, 4
 _F_SETPIPE_SZ = 1031
 _FLOOD = 8 << 10
 _REST = 0.004
@@ -297,10 +298,12 @@ class Pump:
         return moved
 
     def _grow(self) -> None:
-        """A flooding process gets a bigger pipe; the kernel may refuse, which costs only speed."""
+        """Give a flooding process a bigger pipe; the kernel may refuse, which costs only speed."""
         self._grown = True
+        self._loop.floods += 1
+        size = _PIPE_SIZE if self._loop.floods < _MANY else _PIPE_SIZE_OF_MANY
         try:
-            fcntl.fcntl(self.fd, _F_SETPIPE_SZ, _PIPE_SIZE)
+            fcntl.fcntl(self.fd, _F_SETPIPE_SZ, size)
         except OSError:
             return
 
@@ -328,6 +331,7 @@ class Pump:
         return True
 
     def close(self) -> None:
+        self._loop.floods -= self._grown
         if self._rest is not None:
             self._rest.cancel()
         if self._watched:
