@@ -217,6 +217,8 @@ class Child:
         waiters, self.waiters = self.waiters, []
         for waiter in waiters:
             waiter(self.record)
+        if waiters:
+            os.sched_yield()  # they wait for this processor: what is left to do can wait
         self.on_end(self)
 
     def stop_waiting(self, waiter: Callable[[Record], None]) -> None:

@@ -111,6 +111,7 @@ class Verbs:
             return
         child = worker.launch(record, program, argv, env, umask)
         connection.answer(number, {"record": record.to_json()})
+        os.sched_yield()  # the caller waits for this processor: what is left to do can wait
         worker.launched(child)
 
     def _answer_existing(
