@@ -169,7 +169,7 @@ def test_even_a_process_object_is_of_no_use_to_another_session(
     """One made from another session's record: everything that acts says not found."""
     from dataclasses import replace
 
-    from holdfast._client import Process
+    from holdfast._process import Process
 
     with connect(session="other") as other:
         messages = []

@@ -1,6 +1,6 @@
 """Background processes for AI agents: start, watch, talk to them, and be told when they end."""
 
-from ._client import Client, Process, Receipt
+from ._client import Client
 from ._connect import Connector, connect
 from ._errors import (
     BadDirectory,
@@ -21,6 +21,7 @@ from ._errors import (
 )
 from ._model import Event, Exit, Record
 from ._output import Output
+from ._process import Process, Receipt
 from ._sync import SyncClient, SyncProcess
 from ._version import __version__
 

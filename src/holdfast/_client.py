@@ -1,4 +1,4 @@
-"""Client and Process: what a caller holds.
+"""The client: what a caller holds of a session. `_process` is what it holds of a process.
 
 Starting, writing, stopping and acknowledging go through the keeper. Everything that only looks
 (records, logs, events) is read straight from the home directory, and so works without a keeper.
@@ -9,30 +9,23 @@ same ones without an event loop.
 
 from __future__ import annotations
 
-import binascii
 import os
 import time
-from dataclasses import dataclass, field
 
 from . import _environment, _start
 from ._config import UNSET, Config, load_config
-from ._cursors import load_cursor, save_cursor
 from ._errors import (
     BadRequest,
     KeeperError,
-    NotFound,
     StoreError,
-    Unsupported,
-    WaitTimeout,
     not_found,
 )
 from ._home import Home, check_session, is_handle, new_handle
-from ._model import DEFAULT_SESSION, Event, Exit, Record
+from ._model import DEFAULT_SESSION, Event, Record
 from ._outbox import end_event_id, read_events
-from ._output import Log, Output
+from ._process import Process, Receipt
 from ._store import Store
 from ._watch import Watch
-from ._wire import SEND_BYTES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,37 +35,8 @@ if TYPE_CHECKING:
 
     from ._link import Link
 
-_CHUNK = 65536
-_FOLLOW_CHUNK = 1 << 20
-# A follower that sees line after line rests between looks: reading at every write would slow the
-# writer down. One that sees a few, such as answers to what it sent, gets each at once.
-_FOLLOW_REST = 0.01
-_FOLLOW_AT_ONCE = 500
-_FOLLOW_REFILL = 200.0  # a second
-_FOLLOW_QUIET = 0.25
 _POLL = 0.05
 _DELIVERED = 1000
-
-
-@dataclass(slots=True)
-class Receipt:
-    """What a kill did: the record after it, and whatever would not go."""
-
-    record: Record
-    signalled: int = 0
-    forced: bool = False
-    survivors: list[int] = field(default_factory=list)
-    already_ended: bool = False
-
-    @classmethod
-    def of(cls, answer: dict[str, Any]) -> Receipt:
-        return cls(
-            record=Record.from_json(answer["record"]),
-            signalled=answer["signalled"],
-            forced=answer["forced"],
-            survivors=answer["survivors"],
-            already_ended=answer["already_ended"],
-        )
 
 
 class Client:
@@ -349,260 +313,6 @@ class Client:
             return []  # nobody keeps anything of it: no reason to start a keeper
         answer = await self._link.call("close", {})
         return [Receipt.of(receipt) for receipt in answer["receipts"]]
-
-
-class Process:
-    """One background process, as one client sees it. From `spawn`, `get` or `list`."""
-
-    def __init__(self, client: Client, record: Record) -> None:
-        self._client = client
-        self.record = record
-        self._logs: dict[str, Log] = {}
-        self._last_look = 0.0
-
-    @property
-    def handle(self) -> str:
-        return self.record.handle
-
-    def __repr__(self) -> str:
-        return f"<holdfast.Process {repr(self.record)[1:]}"
-
-    async def refresh(self) -> Record:
-        """Look again: the record as it stands now."""
-        await self._reload()
-        self._client.store.look(self.handle)
-        return self.record
-
-    async def _reload(self) -> None:
-        record = await self._client._kept(self._client._load(self.handle))
-        if record.pid is None:
-            record.pid = self.record.pid  # the spawn was answered before it was written down
-        self.record = record
-
-    # -- output --------------------------------------------------------------------------------
-
-    def _log(self, stream: str) -> Log:
-        if stream not in ("stdout", "stderr"):
-            raise BadRequest(f"a stream is 'stdout' or 'stderr', not {stream!r}")
-        if stream == "stderr" and self.record.err_log is None:
-            raise Unsupported(
-                f"{self.handle} has its stderr in stdout's log; start it with stderr='separate'",
-                handle=self.handle,
-            )
-        log = self._logs.get(stream)
-        if log is None:
-            home = self._client.home
-            log = Log(home.log(self.handle, stream), home.head(self.handle, stream))
-            self._logs[stream] = log
-        return log
-
-    async def _looked(self, output: Output) -> Output:
-        if not output.data and output.start == output.end:
-            self._client._load(self.handle)  # nothing there: perhaps because it was removed
-        await self._look()
-        return output
-
-    async def _look(self) -> None:
-        """Note a look, and see that the process is kept, but not more than once a second."""
-        now = time.monotonic()
-        if now - self._last_look >= 1.0:
-            self._last_look = now
-            self._client.store.look(self.handle)
-            if self.record.running:
-                await self._reload()
-
-    async def read(
-        self, *, reader: str = "default", limit: int = _CHUNK, stream: str = "stdout"
-    ) -> Output:
-        """What is new since this reader last read; the place is kept for the session.
-
-        Never ends inside a character or an escape code while the process may still finish it.
-        """
-        client, session = self._client, self.record.session
-        offset = load_cursor(client.home, session, reader, self.handle, stream)
-        record = client._load(self.handle)
-        output = self._log(stream).read(offset, limit, whole_characters=record.running)
-        if output.end != offset:
-            save_cursor(client.home, session, reader, self.handle, stream, output.end)
-        return await self._looked(output)
-
-    async def read_at(self, offset: int, limit: int = _CHUNK, *, stream: str = "stdout") -> Output:
-        """Up to `limit` bytes from a byte offset."""
-        return await self._looked(self._log(stream).read(offset, limit))
-
-    async def lines(self, first: int, count: int, *, stream: str = "stdout") -> Output:
-        """Lines by number, from 0, counted in what is kept of the log."""
-        return await self._looked(self._log(stream).lines(first, count))
-
-    async def tail(self, n: int = 50, *, stream: str = "stdout") -> Output:
-        """The last `n` lines."""
-        return await self._looked(self._log(stream).tail_lines(n))
-
-    async def tail_bytes(self, n: int, *, stream: str = "stdout") -> Output:
-        """The last `n` bytes."""
-        return await self._looked(self._log(stream).tail_bytes(n))
-
-    async def follow(
-        self, *, offset: int | None = None, stream: str = "stdout"
-    ) -> AsyncIterator[Output]:
-        """Output as it comes, until the process has ended and all of it was read.
-
-        From `offset`, or from the beginning of what is kept.
-        """
-        client = self._client
-        log = self._log(stream)
-        position = log.begin() if offset is None else offset
-        home = client.home
-        paths = [log.path, home.meta(self.handle)]
-        patience = _Patience()
-        with Watch(paths) as watch:
-            while True:
-                watch.drain()
-                output = log.read(position, _FOLLOW_CHUNK, whole_characters=True)
-                if output.data or output.gap:
-                    position = output.end
-                    await self._look()
-                    yield output
-                    if not output.more and not patience.use():
-                        await client._link.readable(None, _FOLLOW_REST)
-                    continue
-                if not self._still_running():
-                    break
-                await client._kept(self.record)
-                quiet = _POLL if watch.fileno() is None else _FOLLOW_QUIET
-                await client._link.readable(watch.fileno(), quiet)
-        # It has ended, so what it wrote is all there, even where it breaks off in a character.
-        while (output := log.read(position, _FOLLOW_CHUNK)).data or output.gap:
-            position = output.end
-            yield output
-
-    def _still_running(self) -> bool:
-        try:
-            self.record = self._client._load(self.handle)
-        except NotFound:
-            return False
-        return self.record.running
-
-    # -- input ---------------------------------------------------------------------------------
-
-    async def send(self, data: str | bytes, *, eof: bool = False, timeout: float = 5.0) -> int:
-        """Write to its stdin (and close it, with `eof`); returns how many bytes it took.
-
-        Fewer than given means that it did not read within `timeout` seconds; what was not taken was
-        not written, and `eof` then not done.
-        """
-        raw = _raw(data)
-        self._client._load(self.handle)
-        total = 0
-        for start in range(0, max(len(raw), 1), SEND_BYTES):
-            piece = raw[start : start + SEND_BYTES]
-            last = start + SEND_BYTES >= len(raw)
-            answer = await self._client._link.call(
-                "send",
-                {
-                    "handle": self.handle,
-                    "data": binascii.b2a_base64(piece, newline=False).decode(),
-                    "token": os.urandom(8).hex(),
-                    "eof": eof and last,
-                    "timeout": timeout,
-                },
-            )
-            total += answer["written"]
-            if answer["written"] < len(piece):
-                break
-        return total
-
-    # -- the end -------------------------------------------------------------------------------
-
-    async def wait(self, timeout: float | None = None) -> Exit:
-        """Wait until it has ended, and say how. The completion then counts as delivered.
-
-        Raises WaitTimeout after `timeout` seconds; the process is untouched.
-        """
-        record = self.record if self.record.running else self._client._load(self.handle)
-        if record.running:
-            try:
-                ending = await self._client._link.call("wait", {"handle": self.handle}, timeout)
-                record.apply(ending)
-            except WaitTimeout:
-                record = self._client._load(self.handle)  # too short to be answered, perhaps
-                if record.running:
-                    raise WaitTimeout(
-                        f"{self.handle} is still running after {timeout:g} s; wait again, read "
-                        "its output, or kill it",
-                        handle=self.handle,
-                    ) from None
-        self.record = record
-        self._client.store.look(self.handle)  # first: a keeper that starts forgets what is due
-        await self._client._acknowledge_end(record)
-        return Exit.of(record)
-
-    async def kill(self, *, signal: str | int = "TERM", grace: Any = UNSET) -> Receipt:
-        """Stop it with everything it started: politely, then, after the grace, by force.
-
-        ``signal="KILL"`` is at once. On a process that has ended it does nothing, and says so. The
-        receipt tells of the end, so the completion counts as delivered.
-        """
-        self._client._load(self.handle)
-        answer = await self._client._link.call(
-            "kill",
-            {"handle": self.handle, "signal": signal, "grace": self._client._grace(grace)},
-        )
-        receipt = Receipt.of(answer)
-        self.record = receipt.record
-        await self._client._acknowledge_end(receipt.record)
-        return receipt
-
-    async def signal(self, name: str | int) -> None:
-        """Send just this signal to the process group."""
-        self._client._load(self.handle)
-        await self._client._link.call("signal", {"handle": self.handle, "signal": name})
-
-    async def clear(self) -> None:
-        """Empty its log; offsets go on from where they were, and cursors stay valid."""
-        self._client._load(self.handle)
-        await self._client._link.call("clear", {"handle": self.handle})
-
-    async def remove(self) -> None:
-        """Delete all traces of it; a running process is stopped first."""
-        self._client._load(self.handle)
-        for log in self._logs.values():
-            log.close()
-        try:
-            await self._client._link.call("remove", {"handle": self.handle})
-        except NotFound:
-            pass  # it was here just now: removed, but the keeper died before it could say so
-
-
-class _Patience:
-    """How many looks may still follow upon each other without a rest."""
-
-    __slots__ = ("_clock", "_left")
-
-    def __init__(self) -> None:
-        self._left = float(_FOLLOW_AT_ONCE)
-        self._clock = time.monotonic()
-
-    def use(self) -> bool:
-        now = time.monotonic()
-        gained = (now - self._clock) * _FOLLOW_REFILL
-        self._left = min(self._left + gained, _FOLLOW_AT_ONCE)
-        self._clock = now
-        if self._left < 1:
-            return False
-        self._left -= 1
-        return True
-
-
-def _raw(data: str | bytes) -> bytes:
-    if isinstance(data, str):
-        try:
-            return data.encode("utf-8", "surrogateescape")
-        except UnicodeEncodeError as error:
-            raise BadRequest(f"this text is no UTF-8: {error.reason}; send bytes") from None
-    if isinstance(data, (bytes, bytearray, memoryview)):
-        return bytes(data)
-    raise BadRequest(f"what is sent is text or bytes, not {type(data).__name__}")
 
 
 def _pss(pid: int) -> int:

@@ -5,9 +5,10 @@ Every method runs the asynchronous one of the same name over a blocking link.
 
 from __future__ import annotations
 
-from ._client import Client, Process, Receipt, checked_session, make_config
+from ._client import Client, checked_session, make_config
 from ._config import UNSET
 from ._link import BlockingLink, Greeting, run
+from ._process import Process, Receipt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from holdfast._client import Receipt
+    from holdfast._process import Receipt
     from holdfast._sync import SyncClient
 
     from ._parser import Parser
