@@ -36,7 +36,7 @@ _PIECE = 1 << 20
 _TURN = 1 << 20  # bytes moved before others get their turn
 _FREE_STEP = 32 << 20
 # A flooding process gets a bigger pipe; many of them smaller ones, which fit into the cache.
-_PIPE_SIZE, _PIPE_SIZE_OF_MANY, _MANY = 1 << 20, 1 << 18, 4
+_PIPE_SIZE, _PIPE_SIZE_OF_MANY, _MANY = 1 << 20, 1 << 17, 4
 _F_SETPIPE_SZ = 1031
 _FLOOD = 8 << 10
 _REST = 0.004
