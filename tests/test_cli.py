@@ -671,7 +671,8 @@ def test_config_shows_the_settings_in_force(home: str) -> None:
     assert 'log_cap = "1MiB"' in lines
     assert json.loads(cli("config", "--json").out)["timeout"] == 3600
     Path(home, "config.toml").write_text("grace = []\n")
-    done = cli("ps")
+    assert cli("ps").code == 0, "a bad setting keeps nobody from looking and stopping"
+    done = cli("run", "--", "true")
     assert done.code == 125
     assert "line 1: grace" in one_error(done)
 
@@ -768,3 +769,19 @@ def test_an_interrupted_demo_leaves_nothing_behind(beside: Beside, tmp_path: Pat
     assert (process.returncode, err) == (130, b"")
     assert list(place.iterdir()) == []
     assert not mentioning(str(place))
+
+
+@pytest.mark.parametrize("words", [["ps"], ["run", "--", "echo hi"], ["run", "-d", "--", "true"]])
+def test_a_closed_stdout_is_no_error(home: str, words: list[str]) -> None:
+    """Whoever closes it wants to see nothing, and that is what they get."""
+    command = [sys.executable, "-m", "holdfast", *words]
+    done = subprocess.run(
+        ["bash", "-c", '"$@" >&-', "-", *command], stderr=subprocess.PIPE, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_keeper_stop_says_whether_there_was_one(home: str) -> None:
+    cli("run", "--", "true")
+    assert cli("keeper", "stop").out.startswith("stopped")
+    assert cli("keeper", "stop").out.startswith("no keeper runs")

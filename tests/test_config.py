@@ -99,6 +99,13 @@ def test_settings_reach_the_process(home: str, monkeypatch: pytest.MonkeyPatch) 
         assert first.spawn("true").record.timeout == 1800.0
 
 
+def test_a_bad_shell_is_named_with_its_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"line 1: shell must be a shell that can be run"):
+        config(tmp_path, 'shell = "/nope"\n')
+    with pytest.raises(ConfigError, match="HOLDFAST_SHELL must be a shell that can be run"):
+        config(tmp_path, HOLDFAST_SHELL="no-such-shell")
+
+
 def test_no_deadline_can_be_asked_for(home: str) -> None:
     with connect("c") as hf:
         assert hf.spawn("true", timeout=None).record.timeout is None

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -76,7 +77,8 @@ def test_a_pid_that_is_somebody_elses_now_is_never_signalled(
     record.status, record.reason, record.ended_by = "running", None, None
     record.exit_code = record.signal = record.ended_at = None
     record.pid = bystander.pid
-    record.stop = Stop("killed", "pid 1", "SIGKILL", 0.0, 0.0) if stop else None
+    now = time.monotonic()
+    record.stop = Stop("killed", "pid 1", "SIGKILL", now, now) if stop else None
     how(record, bystander.pid)
     person.store.save(record)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Record, SyncClient, _kernel, connect
+from holdfast import BadRequest, KeeperError, Record, SyncClient, _farewell, _kernel, _link, connect
 from holdfast._home import Home
 from holdfast._sync import open_client
 from holdfast.testing import wait_until
@@ -494,3 +495,26 @@ def test_a_restarted_keeper_knows_who_holds_what(home: str, person: SyncClient) 
         untouched(person, process.handle)
         assert holding(home) == {os.getpid()}
     stopped(person, process.handle)
+
+
+def test_a_client_is_of_no_use_after_its_block(home: str) -> None:
+    """Else it would take the session again, and nobody would close it."""
+    with connect("over") as client:
+        pass
+    with pytest.raises(BadRequest, match="closed"):
+        client.spawn("sleep 300")
+    assert client.list() == []
+
+
+def test_an_entry_that_fails_leaves_nothing_open(
+    home: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No connection, and nothing for the end of the program to close."""
+    monkeypatch.setattr(_link, "_GREETING", 0.1)
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(Home(home).ensure().socket)
+        silent.listen()
+        with pytest.raises(KeeperError, match="does not answer"), connect("never"):
+            pass
+    os.unlink(Home(home).socket)
+    assert not _farewell._open

@@ -89,6 +89,14 @@ def _text(value: object) -> str:
     raise ValueError("must be text")
 
 
+def _shell(value: object) -> str:
+    shell = _text(value)
+    places = [""] if "/" in shell else [place + "/" for place in os.get_exec_path()]
+    if shell and not any(os.access(place + shell, os.X_OK) for place in places):
+        raise ValueError("must be a shell that can be run")
+    return shell
+
+
 # key: (parser, default). The environment variable is HOLDFAST_ and the key in capitals.
 SETTINGS: dict[str, tuple[Callable[[object], Any], Any]] = {
     "timeout": (parse_timeout, 1800.0),
@@ -99,27 +107,39 @@ SETTINGS: dict[str, tuple[Callable[[object], Any], Any]] = {
     "max_finished": (_count, 100),
     "log_cap": (_log_cap, 256 << 20),
     "log_limit": (_optional_size, None),
-    "shell": (_text, ""),
+    "shell": (_shell, ""),
     "keeper_idle": (parse_duration, 60.0),
 }
 UNSET: Any = object()
 
 
 class Config:
-    """The settings in force for one caller."""
+    """The settings in force for one caller.
 
-    __slots__ = ("_values",)
+    With an `error` in them they can still be carried about: whoever only looks and stops needs
+    none. Asking for one then raises.
+    """
 
-    def __init__(self, values: dict[str, Any]) -> None:
+    __slots__ = ("_error", "_values")
+
+    def __init__(self, values: dict[str, Any], error: ConfigError | None = None) -> None:
         self._values = values
+        self._error = error
 
     def __getitem__(self, key: str) -> Any:
+        if self._error is not None:
+            raise self._error
         return self._values[key]
+
+    @property
+    def keeper_idle(self) -> float:
+        idle: float = self._values["keeper_idle"]
+        return idle
 
     def choose(self, key: str, argument: object) -> Any:
         """The argument if one was given (checked), else the setting."""
         if argument is UNSET:
-            return self._values[key]
+            return self[key]
         try:
             return SETTINGS[key][0](argument)
         except ValueError as error:
@@ -127,6 +147,14 @@ class Config:
 
     def __repr__(self) -> str:
         return f"Config({', '.join(f'{key}={value!r}' for key, value in self._values.items())})"
+
+
+def load_config_later(home: Home) -> Config:
+    """The settings, but a bad one is an error only for whoever asks for one."""
+    try:
+        return load_config(home)
+    except ConfigError as error:
+        return Config({key: default for key, (_, default) in SETTINGS.items()}, error)
 
 
 def load_config(home: Home, environ: Mapping[str, str] | None = None) -> Config:
@@ -157,8 +185,11 @@ def _from_file(path: str) -> dict[str, Any]:
     try:
         text = raw.decode()
         table = tomllib.loads(text)
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"{path} is not TOML: {error}") from None
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{path}, line {line}: not UTF-8; save it as such") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not TOML: {error}; mend or remove it") from None
     values = {}
     for key, value in table.items():
         where = f"{path}, line {_line_of(text, key)}"

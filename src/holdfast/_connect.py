@@ -32,7 +32,12 @@ class Connector:
         from ._link_asyncio import AsyncioLink
 
         client = self._open(AsyncioLink)
-        await client._link.call("status", {})  # the lease is held from here on
+        try:
+            await client._link.call("status", {})  # the lease is held from here on
+        except BaseException:
+            settle(client)
+            await client.close()
+            raise
         return client
 
     async def __aexit__(
@@ -50,7 +55,12 @@ class Connector:
 
     def __enter__(self) -> SyncClient:
         client = self._open(BlockingLink)
-        run(client._link.call("status", {}))
+        try:
+            run(client._link.call("status", {}))
+        except BaseException:
+            settle(client)
+            run(client.close())
+            raise
         return SyncClient(client)
 
     def __exit__(

@@ -185,6 +185,8 @@ def send_signal(pidfd: int, number: int) -> bool:
         signal.pidfd_send_signal(pidfd, number)
     except ProcessLookupError:
         return False
+    except PermissionError:
+        return True  # there, but somebody else's by now
     return True
 
 

@@ -16,7 +16,7 @@ import socket
 import time
 
 from . import _kernel, _start, _wire
-from ._errors import HoldfastError, KeeperError, WaitTimeout, from_wire
+from ._errors import BadRequest, HoldfastError, KeeperError, WaitTimeout, from_wire
 from ._home import Home
 from ._version import __version__
 
@@ -91,6 +91,10 @@ def _result(answer: dict[str, Any]) -> Any:
 
 def silent_keeper() -> KeeperError:
     return KeeperError("the keeper is there but does not answer; keeper.log in the home says why")
+
+
+def closed_client() -> BadRequest:
+    return BadRequest("this client is closed; call connect() again for another one")
 
 
 class _Gone(Exception):
@@ -177,8 +181,11 @@ class BlockingLink:
         self._start = start
         self._free: list[_Wire] = []
         self._pid = os.getpid()
+        self._closed = False
 
     def _take(self) -> _Wire:
+        if self._closed:
+            raise closed_client()
         if os.getpid() != self._pid:  # forked: those connections are our parent's
             self._free, self._pid = [], os.getpid()
         try:
@@ -265,6 +272,7 @@ class BlockingLink:
                             await self.call(verb, args)
                         break
             wire.close()
+        self._closed = True
         free, self._free = self._free, []
         for wire in free:
             wire.close()

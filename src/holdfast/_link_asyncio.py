@@ -12,7 +12,7 @@ from typing import Any
 from . import _link, _start, _wire
 from ._errors import HoldfastError, KeeperError, WaitTimeout
 from ._home import Home
-from ._link import _PATIENCE, Greeting, _Gone, _result
+from ._link import _PATIENCE, Greeting, _Gone, _result, closed_client
 from ._version import __version__
 
 
@@ -102,9 +102,12 @@ class AsyncioLink:
         self._protocol: _Protocol | None = None
         self._connecting = asyncio.Lock()
         self._posted: set[asyncio.Task[Any]] = set()
+        self._closed = False
         self._pid = os.getpid()
 
     async def _connected(self) -> _Protocol:
+        if self._closed:
+            raise closed_client()
         if self._protocol is not None and self._protocol.alive and self._pid == os.getpid():
             return self._protocol
         async with self._connecting:
@@ -175,6 +178,7 @@ class AsyncioLink:
     async def close(self) -> None:
         if self._posted:
             await asyncio.gather(*self._posted, return_exceptions=True)
+        self._closed = True
         if self._protocol is not None:
             self._protocol.close()
             self._protocol = None

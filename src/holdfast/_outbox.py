@@ -183,7 +183,7 @@ def _entries(data: bytes) -> Iterable[dict[str, Any]]:
             continue
         try:
             entry = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(entry, dict) and _makes_sense(entry):
             yield entry
@@ -192,11 +192,19 @@ def _entries(data: bytes) -> Iterable[dict[str, Any]]:
 def _makes_sense(entry: dict[str, Any]) -> bool:
     """One damaged line must not take the others along."""
     if "ack" in entry:
-        return isinstance(entry["ack"], list)
+        ids = entry["ack"]
+        return isinstance(ids, list) and all(isinstance(event_id, str) for event_id in ids)
     if "seq" in entry:
-        texts = (entry.get("id"), entry.get("type"), entry.get("at"))
+        texts = (entry.get("id"), entry.get("type"), entry.get("at"), entry.get("tail", ""))
         return isinstance(entry["seq"], int) and all(isinstance(text, str) for text in texts)
     return isinstance(entry.get("next"), int)
+
+
+def _decoded(tail: str) -> bytes:
+    try:
+        return binascii.a2b_base64(tail)
+    except ValueError:
+        return b""
 
 
 def _event(entry: dict[str, Any], session: str) -> Event:
@@ -214,6 +222,6 @@ def _event(entry: dict[str, Any], session: str) -> Event:
         signal=entry.get("signal"),
         reason=entry.get("reason"),
         duration_seconds=entry.get("duration_seconds"),
-        tail=binascii.a2b_base64(entry.get("tail", "")),
+        tail=_decoded(entry.get("tail", "")),
         dropped=entry.get("dropped", 0),
     )

@@ -18,6 +18,7 @@ writes down what it saw in ``.exit`` before it does, and the worker goes on from
 from __future__ import annotations
 
 import binascii
+import errno
 import json
 import os
 import struct
@@ -116,7 +117,9 @@ class Store:
             raise not_found(handle) from None
         except OSError as error:
             raise StoreError(
-                f"cannot read the record of {handle}: {error.strerror}", handle=handle
+                f"cannot read the record of {handle}: {error.strerror}",
+                handle=handle,
+                for_now=error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM),
             ) from error
         try:
             record = Record.from_json(json.loads(data))
@@ -180,7 +183,10 @@ class Store:
         """Delete what a killed writer left half written; there must be no other writer."""
         for name in os.listdir(self.home.processes):
             if name.endswith(".tmp"):
-                os.unlink(f"{self.home.processes}/{name}")
+                try:
+                    os.unlink(f"{self.home.processes}/{name}")
+                except OSError:
+                    continue  # not of our making
 
     def delete(self, handle: str) -> None:
         for suffix in _SUFFIXES:

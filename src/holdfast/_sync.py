@@ -5,8 +5,8 @@ Every method runs the asynchronous one of the same name over a blocking link.
 
 from __future__ import annotations
 
-from ._client import Client, checked_session, make_config
-from ._config import UNSET
+from ._client import Client, checked_session
+from ._config import UNSET, load_config_later
 from ._link import BlockingLink, Greeting, run
 from ._process import Process, Receipt
 
@@ -208,6 +208,7 @@ class SyncProcess:
 
 def open_client(home: Home, session: str | None) -> SyncClient:
     """A client that holds no lease. Without a session it is a person, who sees every session."""
-    config = make_config(home)
-    link = BlockingLink(home, Greeting(checked_session(session), None), config["keeper_idle"])
+    home.exists()  # refuses a home that is not ours before anything in it is believed
+    config = load_config_later(home)
+    link = BlockingLink(home, Greeting(checked_session(session), None), config.keeper_idle)
     return SyncClient(Client(home, link, session, config))

@@ -22,6 +22,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; never raises, never shows a traceback."""
     from holdfast._errors import HoldfastError
 
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # started with it closed; what is printed goes nowhere
+            setattr(sys, name, open(os.devnull, "w"))
     for stream in (sys.stdout, sys.stderr):
         # Handles and labels may hold any character; a terminal that cannot show one gets an escape.
         reconfigure = getattr(stream, "reconfigure", None)

@@ -31,7 +31,11 @@ def do_keeper(args: Namespace) -> int:
         raise Usage("it is `holdfast keeper status`, `stop [--kill]` or `restart`")
     client = open_for(args)
     if verb == "stop":
+        ran = client.keeper_status()["running"]
         client.keeper_stop(kill=args.kill)
+        if ran and not args.json:
+            print("stopped; the next `run` starts another one")
+            return 0
     status = client.keeper_restart() if verb == "restart" else client.keeper_status()
     if args.json:
         _render.show_json(status)

@@ -60,6 +60,6 @@ def _reader(path: str) -> int:
         reader = os.open(path, os.O_RDONLY | flags)
         # A FIFO that has had no writer since it was opened never hangs up. Give it one that goes.
         os.close(os.open(path, os.O_WRONLY | flags))
-    except FileNotFoundError:
+    except OSError:
         return -1
     return reader

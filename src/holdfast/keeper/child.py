@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from .stop import Stopping
 
 
+_NOTE_DELAY = 0.02
+
+
 class Sending:
     """One send on its way into a stdin that may not take it all."""
 
@@ -158,7 +161,18 @@ class Child:
             self.settle_strange()
         else:
             # The guard writes the exit note before it reaps, and nobody else can tell before that.
+            # Kernels before 6.9 do not say when that is done.
             self.loop.change(self.held.pidfd, 0)
+            self.loop.after(_NOTE_DELAY, self._look_for_note)
+
+    def _look_for_note(self) -> None:
+        if self.note is not None:
+            return
+        noted = self._store.read_exit(self.record.handle) is not None
+        if noted or not _kernel.send_signal(self.held.pidfd, 0):
+            self.settle_strange()
+        else:
+            self.loop.after(_NOTE_DELAY, self._look_for_note)
 
     def _settle_own(self) -> None:
         self._drain()

@@ -57,6 +57,8 @@ class Delivery:
                 self._append(child)
                 record.told = True
             self._store.save(record)
+        except FileNotFoundError:
+            self._unsaved.pop(record.handle, None)  # deleted under us, perhaps with the whole home
         except OSError as error:
             if record.handle not in self._unsaved:
                 say(f"{record.handle}: its end cannot be written yet: {error}")

@@ -119,6 +119,11 @@ class Channel:
             else:
                 return
 
+    def guard_lives(self) -> bool:
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return not poll.poll(0)
+
     def nudge(self) -> None:
         """Have the guard take in what it was told."""
         try:
@@ -189,11 +194,15 @@ class Guard:
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         failures = 0
         while not self._quit:
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            nudged, nudge = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
             started = time.monotonic()
             gc.freeze()  # what exists now is shared with the worker and left alone by both
-            self._worker = os.fork()
+            try:
+                ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                nudged, nudge = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+                self._worker = os.fork()
+            except OSError:
+                self._settle_for(0.5)  # no descriptors or no processes to be had; later perhaps
+                continue
             if self._worker == 0:
                 signal.set_wakeup_fd(-1)
                 ours.close()
@@ -242,7 +251,9 @@ class Guard:
     def _settle_for(self, seconds: float) -> None:
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
-            select.select([self._wake], [], [], left)
+            poll = select.poll()
+            poll.register(self._wake, select.POLLIN)
+            poll.poll(left * 1000)
             _empty(self._wake)
             self._settle()
 
@@ -309,10 +320,11 @@ class Guard:
                 return
             handle = by_pid.get(ended.si_pid)
             if handle is not None:
-                note = self.store.read_exit(handle)
-                if note is None:
-                    note = note_of(ended.si_pid)
-                    self.store.write_exit(handle, note)
+                try:
+                    if self.store.read_exit(handle) is None:
+                        self.store.write_exit(handle, note_of(ended.si_pid))
+                except OSError:
+                    pass  # a full disk: newer kernels can still tell, and nothing may end the guard
             elif self._launching and ended.si_pid != self._worker:
                 return  # it may be the one that was being launched, to be claimed first
             os.waitpid(ended.si_pid, 0)

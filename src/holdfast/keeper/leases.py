@@ -186,12 +186,23 @@ class Leases:
         for session in self._home.session_names():
             try:
                 data = json.loads(read_private(self._path(session)))
-                lease = Lease(session, float(data["grace"]))
+                lease = Lease(session, _number(data["grace"]))
                 same_boot = data["boot_id"] == _kernel.boot_id()
-                holders, lost_clock = data["holders"], data["lost_clock"]
+                holders = [
+                    (str(client), int(_number(pid)), int(_number(start_time)))
+                    for client, pid, start_time in data["holders"]
+                ]
+                lost_clock = _number(data["lost_clock"] or 0)
             except (FileNotFoundError, NotADirectoryError):
                 continue
-            except (OSError, StoreError, ValueError, KeyError, TypeError) as error:
+            except (
+                OSError,
+                StoreError,
+                ArithmeticError,
+                LookupError,
+                TypeError,
+                ValueError,
+            ) as error:
                 say(f"the lease of a session cannot be read: {error}")
                 continue
             self._leases[session] = lease
@@ -204,3 +215,10 @@ class Leases:
             if not lease.holders:
                 lease.lost_clock = lost_clock if same_boot and lost_clock else time.monotonic()
                 self._start_grace(lease)
+
+
+def _number(value: object) -> float:
+    """A duration or a clock that timers can be set by; a ValueError for anything else."""
+    if isinstance(value, (int, float)) and 0 <= value < 1e12:
+        return float(value)
+    raise ValueError(f"not a time: {value!r}")

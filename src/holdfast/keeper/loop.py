@@ -49,7 +49,6 @@ class Loop:
         "_turn",
         "flooded",
         "floods",
-        "floods",
     )
 
     def __init__(self) -> None:
@@ -58,7 +57,7 @@ class Loop:
         self._bulk: set[int] = set()
         self._turn = 0
         self.flooded = False  # set by bulk handlers that moved a lot
-        self.floods = 0  # how many of them have ever
+        self.floods = 0  # how many have a bigger pipe now
         self._timers: list[tuple[float, int, Timer]] = []
         self._count = 0
         self._stopped = False

@@ -58,6 +58,8 @@ def _unreadable(worker: Worker, handle: str, error: StoreError) -> None:
     if not guard.fresh and handle not in guard.table and worker.store.is_empty(handle):
         worker.store.delete(handle)  # a worker died as it began to write it: it never was
         return
+    if error.detail.get("for_now"):
+        raise error  # out of descriptors or memory: the guard will try again with another worker
     say(str(error))
     if not error.detail.get("newer"):
         say(f"set aside as {worker.store.set_aside(handle)}")
@@ -86,7 +88,9 @@ def _running(worker: Worker, record: Record, held: Held | None) -> None:
     guarded = found is not None and found.parent == os.getppid()
     child = worker.add_child(record, held, guarded=guarded)
     child.watch_output()
-    stopping = worker.stopping(child) if record.stop is not None else None
+    # Of a process that cannot be found nothing is looked for: its pid may be anybody's by now.
+    found_again = held.pidfd >= 0 or (note is not None and record.boot_id == _kernel.boot_id())
+    stopping = worker.stopping(child) if record.stop is not None and found_again else None
     if note is not None:
         child.settle_strange()
     elif held.pidfd < 0:

@@ -193,10 +193,10 @@ class Verbs:
         return {}
 
     def verb_kill(self, connection: Connection, number: int, m: Message) -> Answer | None:
+        polite = _signal(m["signal"])
         record, child = self._find(connection, m["handle"])
         if child is None:
             return _ended_already(record)
-        polite = _signal(m["signal"])
         self.worker.stop(child, "killed", f"pid {connection.pid}", polite, _grace(m["grace"]))
         self._when_stopped(connection, number, child, lambda receipt: receipt)
         return None
@@ -328,7 +328,7 @@ class Verbs:
             raise BadRequest("there is no such interpreter; nothing was restarted")
         say("restarting")
         connection.answer(number, {})
-        os.kill(os.getppid(), signal.SIGKILL)
+        self.worker.end_guard()
         self.worker.become_guard(command)
 
     def verb_quit(self, connection: Connection, number: int, m: Message) -> None:

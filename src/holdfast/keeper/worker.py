@@ -76,6 +76,7 @@ class Worker:
         self.started_at = rfc3339(time.time())
         self.ends_with = ends_with(os.getpid())
         self._channel = channel
+        self._guard = os.pidfd_open(os.getppid())
         self._verbs = Verbs(self)
         self._memory_kills = _kernel.MemoryKills()
         self._listener = socket.socket(fileno=os.dup(guard.listen))
@@ -98,8 +99,14 @@ class Worker:
 
     def become_guard(self, program: list[str]) -> None:
         """The guard never speaks, so a readable channel means that it is gone: take its place."""
-        table = {handle: child.held for handle, child in self.children.items()}
+        table = dict(self.guard.table)  # what is not taken up yet, if we are still recovering
+        table.update({handle: child.held for handle, child in self.children.items()})
         renew(self.guard, table, program)
+
+    def end_guard(self) -> None:
+        """Kill the guard, which is our parent while it lives; never whoever came after it."""
+        if self._channel.guard_lives():
+            _kernel.send_signal(self._guard, signal.SIGKILL)
 
     def tell(self, what: str, handle: str = "", *details: Any) -> None:
         try:
@@ -283,17 +290,15 @@ class Worker:
         except BaseException:
             ends.close_all()
             self.store.delete(handle)
-            if (
-                not told
-            ):  # the guard is gone: the caller will ask again, and we have changed by then
+            if not told:  # the guard is gone; the caller will ask again, and find our successor
                 self.become_guard(keeper_program())
             self.tell("failed", handle)
             raise
+        ends.close_theirs()  # which leaves room for the pidfd, however few descriptors there are
         held.pid, held.pidfd = pid, os.pidfd_open(pid)
         record.pid = pid
         child = self.add_child(record, held, mine=True)
         self.hold(handle, Held(pid, held.pidfd))  # the rest of it went ahead
-        ends.close_theirs()
         return child
 
     def launched(self, child: Child) -> None:
@@ -375,12 +380,14 @@ class Worker:
     # -- ending --------------------------------------------------------------------------------
 
     def _ended(self, child: Child) -> None:
+        if self.children.get(child.record.handle) is not child:
+            return  # removed by one of those who waited for this end
         child.close_stdin()
         self.delivery.end(child)
+        self.shelf.finished(child.record)
         if child.stopping is not None:
             child.stopping.process_ended()
         self.let_go_if_quiet(child)
-        self.shelf.finished(child.record)
 
     def let_go_if_quiet(self, child: Child) -> None:
         """Let go of a process that has ended, once it was told of and its log is complete."""
