@@ -36,6 +36,7 @@ _BULK_TIME = 0.004
 # need not wake us for each.
 _BULK_NAP = 0.0001
 _BULK_MANY = 4
+_TIDY = 256
 
 
 class Loop:
@@ -45,6 +46,7 @@ class Loop:
         "_epoll",
         "_handlers",
         "_stopped",
+        "_tidy_at",
         "_timers",
         "_turn",
         "flooded",
@@ -59,6 +61,7 @@ class Loop:
         self.flooded = False  # set by bulk handlers that moved a lot
         self.floods = 0  # how many have a bigger pipe now
         self._timers: list[tuple[float, int, Timer]] = []
+        self._tidy_at = _TIDY
         self._count = 0
         self._stopped = False
 
@@ -86,6 +89,11 @@ class Loop:
         timer = Timer(clock, callback)
         self._count += 1
         heapq.heappush(self._timers, (clock, self._count, timer))
+        if len(self._timers) > self._tidy_at:
+            # Deadlines of processes that ended long before: most timers are cancelled.
+            self._timers[:] = [entry for entry in self._timers if entry[2].callback is not None]
+            heapq.heapify(self._timers)
+            self._tidy_at = max(_TIDY, 2 * len(self._timers))
         return timer
 
     def after(self, seconds: float, callback: Callable[[], None]) -> Timer:
