@@ -15,7 +15,7 @@ import time
 
 from . import _start
 from ._errors import HoldfastError
-from ._link import _Gone, _Wire
+from ._link import Gone, Wire
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,8 +64,8 @@ def _close_all() -> None:
             end = _start.try_connect(client.home)
             if end is None:
                 continue
-            wire = _Wire(end, greeting.message())
+            wire = Wire(end, greeting.message())
             wire.receive(wire.send("close", {}), time.monotonic() + _PATIENCE)
             wire.close()
-        except (OSError, _Gone, HoldfastError):
+        except (OSError, Gone, HoldfastError):
             continue  # a lost client then; nothing here may keep the host from ending

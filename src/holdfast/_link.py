@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 # How long a request is tried again while the keeper goes away under it.
-_PATIENCE = 20.0
+PATIENCE = 20.0
 # How long a keeper may take to greet: it may have much to recover first.
 _GREETING = 60.0
 
@@ -83,7 +83,7 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
     raise RuntimeError("a blocking client awaited something that blocks elsewhere")
 
 
-def _result(answer: dict[str, Any]) -> Any:
+def result_of(answer: dict[str, Any]) -> Any:
     if "error" in answer:
         raise from_wire(answer["error"])
     return answer["ok"]
@@ -97,11 +97,11 @@ def closed_client() -> BadRequest:
     return BadRequest("this client is closed; call connect() again for another one")
 
 
-class _Gone(Exception):
+class Gone(Exception):
     """The connection ended before the answer came."""
 
 
-class _Wire:
+class Wire:
     """One blocking connection, used for one request at a time."""
 
     __slots__ = ("_decoder", "_greet_by", "_greeted", "_greeting", "_next", "_socket", "posted")
@@ -124,7 +124,7 @@ class _Wire:
         try:
             self._socket.sendall(data)
         except OSError as error:
-            raise _Gone from error
+            raise Gone from error
         return number
 
     def receive(self, number: int, deadline: float | None) -> dict[str, Any]:
@@ -143,9 +143,9 @@ class _Wire:
                 self._cancel(number)
                 raise
             except OSError as error:
-                raise _Gone from error
+                raise Gone from error
             if not data:
-                raise _Gone
+                raise Gone
             found = None
             for message in self._decoder.feed(data):
                 if not self._greeted:
@@ -174,16 +174,15 @@ class _Wire:
 class BlockingLink:
     """A small pool of connections: as many as there are threads asking at once."""
 
-    def __init__(self, home: Home, greeting: Greeting, idle: float, *, start: bool = True) -> None:
+    def __init__(self, home: Home, greeting: Greeting, idle: float) -> None:
         self._home = home
         self._greeting = greeting
         self._idle = idle
-        self._start = start
-        self._free: list[_Wire] = []
+        self._free: list[Wire] = []
         self._pid = os.getpid()
         self._closed = False
 
-    def _take(self) -> _Wire:
+    def _take(self) -> Wire:
         if self._closed:
             raise closed_client()
         if os.getpid() != self._pid:  # forked: those connections are our parent's
@@ -192,24 +191,18 @@ class BlockingLink:
             return self._free.pop()
         except IndexError:
             pass
-        if self._start:
-            end = _start.connect(self._home, self._idle)
-        else:
-            found = _start.try_connect(self._home)
-            if found is None:
-                raise KeeperError("no keeper is running; any command that needs one starts it")
-            end = found
-        return _Wire(end, self._greeting.message())
+        end = _start.connect(self._home, self._idle)
+        return Wire(end, self._greeting.message())
 
     async def call(self, verb: str, args: dict[str, Any], timeout: float | None = None) -> Any:
         deadline = None if timeout is None else time.monotonic() + timeout
-        give_up = time.monotonic() + _PATIENCE
+        give_up = time.monotonic() + PATIENCE
         while True:
             asked = time.monotonic()
             wire = self._take()
             try:
                 answer = wire.receive(wire.send(verb, args), deadline)
-            except _Gone:
+            except Gone:
                 wire.close()
                 # A long wait may see several keepers go; what must not happen is a busy circle.
                 if asked > give_up and time.monotonic() - asked < 1:
@@ -225,18 +218,18 @@ class BlockingLink:
                 self._abandon(wire)
                 raise
             self._free.append(wire)
-            return _result(answer)
+            return result_of(answer)
 
-    def _abandon(self, wire: _Wire) -> None:
+    def _abandon(self, wire: Wire) -> None:
         """Give up a connection in the middle of a request, but not the session it holds."""
         if self._greeting.grace is not None:
             try:
                 end = _start.try_connect(self._home)
                 if end is not None:
-                    spare = _Wire(end, self._greeting.message())
+                    spare = Wire(end, self._greeting.message())
                     spare.receive(spare.send("status", {}), time.monotonic() + 1)
                     self._free.append(spare)
-            except (OSError, _Gone, HoldfastError):
+            except (OSError, Gone, HoldfastError):
                 pass
         wire.close()
 
@@ -244,7 +237,7 @@ class BlockingLink:
         wire = self._take()
         try:
             wire.posted[wire.send(verb, args)] = (verb, args)
-        except _Gone:
+        except Gone:
             wire.close()
             await self.call(verb, args)
             return
@@ -266,8 +259,8 @@ class BlockingLink:
                 lost = dict(wire.posted)
                 try:
                     wire.receive(-1, time.monotonic() + 0.001)
-                except (TimeoutError, _Gone) as error:
-                    if isinstance(error, _Gone) or wire.posted == lost:
+                except (TimeoutError, Gone) as error:
+                    if isinstance(error, Gone) or wire.posted == lost:
                         for verb, args in wire.posted.values():
                             await self.call(verb, args)
                         break

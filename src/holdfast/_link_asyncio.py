@@ -12,7 +12,7 @@ from typing import Any
 from . import _link, _start, _wire
 from ._errors import HoldfastError, KeeperError, WaitTimeout
 from ._home import Home
-from ._link import _PATIENCE, Greeting, _Gone, _result, closed_client
+from ._link import PATIENCE, Gone, Greeting, closed_client, result_of
 from ._version import __version__
 
 
@@ -65,7 +65,7 @@ class _Protocol(asyncio.Protocol):
         waiting, self._waiting = self._waiting, {}
         for future in waiting.values():
             if not future.done():
-                future.set_exception(self._error or _Gone())
+                future.set_exception(self._error or Gone())
 
     def _settle(self) -> None:
         if self._patience is not None:
@@ -74,7 +74,7 @@ class _Protocol(asyncio.Protocol):
 
     async def ask(self, verb: str, args: dict[str, Any]) -> dict[str, Any]:
         if self._transport is None:
-            raise self._error or _Gone()
+            raise self._error or Gone()
         number = self._next
         self._next += 1
         future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
@@ -94,11 +94,10 @@ class _Protocol(asyncio.Protocol):
 
 
 class AsyncioLink:
-    def __init__(self, home: Home, greeting: Greeting, idle: float, *, start: bool = True) -> None:
+    def __init__(self, home: Home, greeting: Greeting, idle: float) -> None:
         self._home = home
         self._greeting = greeting
         self._idle = idle
-        self._start = start
         self._protocol: _Protocol | None = None
         self._connecting = asyncio.Lock()
         self._posted: set[asyncio.Task[Any]] = set()
@@ -126,8 +125,6 @@ class AsyncioLink:
         end = _start.try_connect(self._home) if self._home.exists() else None
         if end is not None:
             return end
-        if not self._start:
-            raise KeeperError("no keeper is running; any call that needs one starts it")
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(None, _start.connect, self._home, self._idle)
 
@@ -139,13 +136,13 @@ class AsyncioLink:
             raise WaitTimeout(f"no answer within {timeout:g} s") from None
 
     async def _call(self, verb: str, args: dict[str, Any]) -> Any:
-        give_up = time.monotonic() + _PATIENCE
+        give_up = time.monotonic() + PATIENCE
         while True:
             asked = time.monotonic()
             try:
                 protocol = await self._connected()
-                return _result(await protocol.ask(verb, args))
-            except _Gone:
+                return result_of(await protocol.ask(verb, args))
+            except Gone:
                 # A long wait may see several keepers go; what must not happen is a busy circle.
                 if asked > give_up and time.monotonic() - asked < 1:
                     raise KeeperError("the keeper keeps going away; see keeper.log") from None

@@ -24,7 +24,7 @@ import os
 import struct
 import time
 
-from ._errors import StoreError, not_found
+from ._errors import NotFound, StoreError, not_found
 from ._home import Home, is_handle, open_private, read_private, replace_private, write_all
 from ._model import ExitNote, Record
 
@@ -159,11 +159,8 @@ class Store:
                 records.append(self.load(handle))
             except StoreError as error:
                 problems.append(error)
-            except LookupError:
-                continue
-            except Exception as error:
-                if getattr(error, "code", None) != "not_found":  # removed while we looked
-                    raise
+            except NotFound:
+                continue  # removed while we looked
         records.sort(key=lambda record: (record.started_at, record.handle))
         return records, problems
 

@@ -30,15 +30,13 @@ def find(home: Home, record: Record) -> Held | None:
     pidfd = _kernel.open_process(pid, started)
     if pidfd is None:
         return None
-    held = Held(pid, pidfd)
-    held.out = _reader(home.fifo(record.handle))
-    if record.err_log is not None:
-        held.err = _reader(home.fifo(record.handle, "stderr"))
+    held = readers_only(home, record)
+    held.pid, held.pidfd = pid, pidfd
     return held
 
 
 def readers_only(home: Home, record: Record) -> Held:
-    """The FIFOs of a process that has ended: a grandchild may still hold and fill them."""
+    """The FIFOs alone: of a process that has ended a grandchild may still hold and fill them."""
     held = Held(record.pid or 0, -1)
     held.out = _reader(home.fifo(record.handle))
     if record.err_log is not None:

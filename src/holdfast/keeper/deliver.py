@@ -46,9 +46,6 @@ class Delivery:
         """True while the end of this process is not written down yet."""
         return handle in self._unsaved
 
-    def __len__(self) -> int:
-        return len(self._unsaved)
-
     def end(self, child: Child) -> None:
         """Tell of an end, or of what was learnt about it since."""
         record = child.record
