@@ -23,6 +23,7 @@ VALUES: dict[str, tuple[object, str, Any, Any]] = {
     "max_finished": (5, "6", 5, 6),
     "log_cap": ("64MiB", "1g", 64 << 20, 1 << 30),
     "log_limit": ("1KiB", "none", 1024, None),
+    "size": ("100x30", " 80 x 24 ", [100, 30], [80, 24]),
     "shell": ("/bin/sh", "/bin/bash", "/bin/sh", "/bin/bash"),
     "keeper_idle": (5, "7s", 5.0, 7.0),
 }

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import os
 import time
+from functools import partial
 
-from . import _environment, _start
+from . import _environment, _start, _tmux
 from ._config import UNSET, Config, load_config
 from ._errors import (
     BadRequest,
@@ -23,8 +24,10 @@ from ._errors import (
 from ._home import Home, check_session, is_handle, new_handle
 from ._model import DEFAULT_SESSION, Event, Record
 from ._outbox import end_event_id, read_events
+from ._output import Log
 from ._process import Process, Receipt
 from ._store import Store
+from ._terminal import Renderings, live_size
 from ._watch import Watch
 
 TYPE_CHECKING = False
@@ -37,6 +40,10 @@ if TYPE_CHECKING:
 
 _POLL = 0.05
 _DELIVERED = 1000
+_NO_TMUX = (
+    "tmux is not installed: it runs in a terminal of the keeper's own instead, which ends if both "
+    "halves of the keeper are killed at once"
+)
 
 
 class Client:
@@ -52,6 +59,7 @@ class Client:
         self.store = Store(home)
         self.session = session
         self.config = config
+        self.renderings = Renderings(home)
         self._link = link
         self._problems: list[StoreError] = []
         # Ends that a wait has shown; the keeper hears of it a moment later.
@@ -72,6 +80,9 @@ class Client:
         group: str = "",
         timeout: Any = UNSET,
         grace: Any = UNSET,
+        tty: bool = False,
+        tmux: bool = False,
+        size: Any = UNSET,
         stdin: bool = False,
         stderr: Literal["merged", "separate"] = "merged",
         keep: bool = False,
@@ -90,6 +101,10 @@ class Client:
         the forced one. `keep` lets it outlive the session. `log_cap` bounds its log on disk (the
         oldest output goes), `log_limit` stops it once it has written that much.
 
+        `tty` gives it a terminal (of `size`, like ``"120x40"``), so that interactive and
+        full-screen programs work; `tmux` one in a tmux session, which also survives the keeper and
+        which a person can join with plain tmux. Where tmux is missing, `tmux` means `tty`.
+
         Raises NotExecutable, BadDirectory, LimitReached; nothing is left behind then.
         """
         if stderr not in ("merged", "separate"):
@@ -101,14 +116,30 @@ class Client:
             raise BadRequest("a handle is proc- and 16 to 64 small letters or digits")
         argv = _environment.arguments(command, self.config["shell"])
         choose = self.config.choose
+        handle = handle or new_handle()
+        terminal = tty or tmux
+        if terminal and stderr == "separate":
+            raise BadRequest("a terminal has one output; leave out stderr='separate', or tty")
+        tmux_program = _tmux.find_tmux() if tmux else None
+        mode = "pipe" if not terminal else "pty" if tmux_program is None else "tmux"
+        attach = None
+        if mode == "tmux":
+            attach = _tmux.attach_command(self.home, _tmux.session_name(handle))
+        elif terminal:
+            attach = self._attach_command(handle)
         answer = await self._link.call(
             "spawn",
             {
-                "handle": handle or new_handle(),
+                "handle": handle,
+                "mode": mode,
+                "size": choose("size", size),
+                "tmux": tmux_program,
+                "attach": attach,
+                "notes": [_NO_TMUX] if tmux and tmux_program is None else [],
                 "command": command if isinstance(command, str) else list(command),
                 "argv": argv,
                 "cwd": _environment.working_directory(cwd),
-                "env": _environment.environment(env),
+                "env": _environment.environment(env, mode),
                 "umask": _environment.current_umask(),
                 "label": label,
                 "group": group,
@@ -126,11 +157,39 @@ class Client:
         )
         return Process(self, Record.from_json(answer["record"]))
 
+    def _attach_command(self, handle: str) -> str:
+        """What a person types; with the home where that is not the one they would get anyway."""
+        import shlex
+
+        usual = Home.usual()
+        where = "" if self.home.path == usual else f"HOLDFAST_HOME={shlex.quote(self.home.path)} "
+        return f"{where}holdfast attach {handle}"
+
     async def get(self, handle: str) -> Process:
         """The process with exactly this handle; NotFound if this session has none."""
         process = Process(self, await self._kept(self._load(handle)))
+        self._see(process.record)
         self.store.look(handle)
         return process
+
+    def _see(self, record: Record, *, drawn: bool = True) -> Record:
+        """Add what only the kernel knows: whether it waits for input, and its terminal's size."""
+        if not record.running or not record.stdin or record.pid is None:
+            return record
+        from ._input import look, prompt_of
+
+        record.waiting_for_input = state = look(record.pid, record.tty)
+        if isinstance(state, str) and state != "unknown":
+            log = Log(self.home.log(record.handle), self.home.head(record.handle))
+            rendering = partial(self.renderings.of, record) if drawn and record.tty else None
+            try:
+                prompt = prompt_of(log, state, rendering)
+            finally:
+                log.close()
+            record.waiting_for_input = {"prompt": prompt, "kind": state}
+        if record.mode == "tmux" and (size := live_size(record)) not in (None, record.size):
+            record.resized(record.sizes[-1][0], *size)
+        return record
 
     async def list(self) -> _List[Process]:
         """Every process of this session, running or finished, oldest first."""
@@ -139,7 +198,11 @@ class Client:
             if record.running and await self._kept(record) is not record:
                 records, self._problems = self.store.scan()
                 break
-        return [Process(self, record) for record in records if self._sees(record)]
+        return [
+            Process(self, self._see(record, drawn=False))
+            for record in records
+            if self._sees(record)
+        ]
 
     def problems(self) -> _List[StoreError]:
         """A word about each record the last `list` could not read."""
@@ -305,6 +368,7 @@ class Client:
 
     async def close(self) -> None:
         """Let go of the keeper. A session that is held is closed in good order by `connect`."""
+        self.renderings.close()
         await self._link.close()
 
     async def end_session(self) -> _List[Receipt]:

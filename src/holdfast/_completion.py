@@ -64,14 +64,22 @@ def completion_text(event: Event) -> str:
     import shlex
 
     command = event.command if isinstance(event.command, str) else shlex.join(event.command)
+    if event.type == "input":
+        title = "Background Process Waiting For Input"
+        facts = f"Prompt: {event.prompt}\nKind: {event.kind}\n"
+    else:
+        title = "Background Process Completed"
+        facts = (
+            f"Exit code: {exit_code_text(event)}\n"
+            f"Duration: {duration_text(event.duration_seconds)}\n"
+        )
     return (
-        "[Background Process Completed]\n"
+        f"[{title}]\n"
         "\n"
         f"Handle: {event.handle}\n"
         f"Label: {event.label or '-'}\n"
         f"Command: {command}\n"
-        f"Exit code: {exit_code_text(event)}\n"
-        f"Duration: {duration_text(event.duration_seconds)}\n"
+        f"{facts}"
         "\n"
         f"Output (last {TAIL_CHARACTERS} chars):\n"
         f"{clean_tail(event.tail)}"

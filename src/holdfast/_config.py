@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?")
 _UNITS = {"ms": 0.001, "s": 1.0, None: 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b)?", re.IGNORECASE)
+_SCREEN = re.compile(r"(\d{1,4})\s*[xX×]\s*(\d{1,4})")  # noqa: RUF001
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 # Three hundred years, and more than any file can hold: what is beyond was not meant.
 _LONGEST = 1e10
@@ -60,6 +61,17 @@ def parse_size(value: object) -> int:
     if 0 <= size < _LARGEST:
         return int(size)
     raise ValueError("must be a size like 64KiB, 256MiB or 1GiB")
+
+
+def parse_screen_size(value: object) -> list[int]:
+    """``"120x40"`` or ``(120, 40)``: columns and rows of a terminal."""
+    if isinstance(value, str) and (match := _SCREEN.fullmatch(value.strip())):
+        value = [int(match[1]), int(match[2])]
+    if isinstance(value, (list, tuple)) and len(value) == 2:
+        columns, rows = value
+        if type(columns) is type(rows) is int and 2 <= columns <= 1000 and 1 <= rows <= 1000:
+            return [columns, rows]
+    raise ValueError("must be columns and rows like 120x40, at most 1000x1000")
 
 
 def _optional_size(value: object) -> int | None:
@@ -107,6 +119,7 @@ SETTINGS: dict[str, tuple[Callable[[object], Any], Any]] = {
     "max_finished": (_count, 100),
     "log_cap": (_log_cap, 256 << 20),
     "log_limit": (_optional_size, None),
+    "size": (parse_screen_size, [120, 40]),
     "shell": (_shell, ""),
     "keeper_idle": (parse_duration, 60.0),
 }

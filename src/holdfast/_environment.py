@@ -26,15 +26,30 @@ NOT_INTERACTIVE = {
     "CLICOLOR": "0",
 }
 _DROPPED = ("COLORTERM", "CLICOLOR_FORCE")
+# In a terminal the program is to behave as in front of a person: colours, full screen, pagers.
+IN_TERMINAL = {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
+# Of another terminal, or of the tmux that the caller itself may run in.
+_DROPPED_IN_TERMINAL = (
+    "LINES",
+    "COLUMNS",
+    "TERMCAP",
+    "TERM_PROGRAM",
+    "TERM_PROGRAM_VERSION",
+    "TMUX",
+    "TMUX_PANE",
+    "STY",
+)
 _BASH = ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash", "/opt/homebrew/bin/bash")
 
 
-def environment(extra: Mapping[str, str] | None) -> dict[str, str]:
-    """The caller's environment, made non-interactive, with `extra` on top."""
+def environment(extra: Mapping[str, str] | None, mode: str = "pipe") -> dict[str, str]:
+    """The caller's environment, made for a terminal or for nobody, with `extra` on top."""
     env = dict(os.environ)
-    for name in _DROPPED:
+    for name in _DROPPED if mode == "pipe" else _DROPPED_IN_TERMINAL:
         env.pop(name, None)
-    env.update(NOT_INTERACTIVE)
+    env.update(NOT_INTERACTIVE if mode == "pipe" else IN_TERMINAL)
+    if mode == "tmux":
+        del env["TERM"]  # which is tmux's to say, unless the caller does
     for name, value in (extra or {}).items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise BadRequest(f"environment names and values are text, not {name!r}: {type(value)}")

@@ -1,10 +1,11 @@
 """The home directory: where everything is, and who may touch it.
 
-    keeper.sock  keeper.lock  keeper.log  config.toml
+    keeper.sock  keeper.lock  keeper.log  config.toml  tmux.sock
     processes/<handle>.meta.json   the record
     processes/<handle>.log         raw output (and .err.log where stderr was asked for separately)
     processes/<handle>.out         the FIFO of a running process (and .err.out)
     processes/<handle>.exit        how it ended, where the guard had to reap it
+    processes/<handle>.screen      the last screen of a process that ran in tmux
     processes/<handle>.head        where the log begins, once its head was freed (and .err.head)
     sessions/<session>/            outbox.jsonl, lease.json, cursors/
 
@@ -31,6 +32,8 @@ _OURS = frozenset(
         "keeper.log",
         "keeper.log.old",
         "config.toml",
+        "tmux.sock",
+        "tmux.sock.lock",
         "processes",
         "sessions",
     )
@@ -105,15 +108,19 @@ class Home:
     def locate(cls, path: str | os.PathLike[str] | None = None) -> Home:
         """The home an argument, ``HOLDFAST_HOME`` or the platform's state directory names."""
         chosen = os.fspath(path) if path is not None else os.environ.get("HOLDFAST_HOME")
-        if not chosen:
-            from platformdirs import user_state_dir
-
-            chosen = user_state_dir("holdfast", appauthor=False)
+        chosen = chosen or cls.usual()
         if "\0" in chosen:
             raise StoreError(
                 "the home's path contains a NUL byte; set HOLDFAST_HOME to another one"
             )
         return cls(os.path.abspath(chosen))
+
+    @staticmethod
+    def usual() -> str:
+        """Where the home is if nobody says otherwise."""
+        from platformdirs import user_state_dir
+
+        return os.path.abspath(user_state_dir("holdfast", appauthor=False))
 
     # -- paths ---------------------------------------------------------------------------------
 
@@ -155,6 +162,14 @@ class Home:
 
     def head(self, handle: str, stream: str = "stdout") -> str:
         return f"{self.processes}/{handle}{'.err' if stream == 'stderr' else ''}.head"
+
+    def screen(self, handle: str) -> str:
+        """The last screen of a tmux-mode process."""
+        return f"{self.processes}/{handle}.screen"
+
+    @property
+    def tmux_socket(self) -> str:
+        return self.path + "/tmux.sock"
 
     def session(self, session: str) -> str:
         return f"{self.sessions}/{file_name(session)}"

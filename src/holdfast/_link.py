@@ -22,7 +22,7 @@ from ._version import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
     from typing import Any, Protocol, TypeVar
 
     T = TypeVar("T")
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
         async def readable(self, fd: int | None, timeout: float) -> None:
             """Wait until a descriptor is readable (None: never) or the time is over."""
+
+        async def aside(self, work: Callable[[], T]) -> T:
+            """Do something that takes its time, without holding up anything else."""
 
         async def close(self) -> None: ...
 
@@ -250,6 +253,9 @@ class BlockingLink:
         poll = select.poll()
         poll.register(fd, select.POLLIN)
         poll.poll(int(timeout * 1000) + 1)
+
+    async def aside(self, work: Callable[[], T]) -> T:
+        return work()
 
     async def close(self) -> None:
         free, self._free = self._free, []

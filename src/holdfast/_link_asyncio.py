@@ -7,13 +7,16 @@ import contextlib
 import os
 import socket
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from . import _link, _start, _wire
 from ._errors import HoldfastError, KeeperError, WaitTimeout
 from ._home import Home
 from ._link import PATIENCE, Gone, Greeting, closed_client, result_of
 from ._version import __version__
+
+T = TypeVar("T")
 
 
 class _Protocol(asyncio.Protocol):
@@ -171,6 +174,9 @@ class AsyncioLink:
             pass
         finally:
             loop.remove_reader(fd)
+
+    async def aside(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(None, work)
 
     async def close(self) -> None:
         if self._posted:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 RECORD_VERSION = 1
 DEFAULT_SESSION = "default"
+SIZES_KEPT = 32
 
 # The reasons a keeper can have for stopping a process: the status each leads to, and who caused it.
 STOPS: dict[str, tuple[Status, Reason, EndedBy]] = {
@@ -76,6 +77,18 @@ def signal_number(name: str | int) -> int | None:
             )
             return None if known is None else int(known)
     return name if 0 < name < _signal.NSIG else None
+
+
+def size_text(size: tuple[int, int]) -> str:
+    return f"{size[0]}x{size[1]}"
+
+
+def _is_size(entry: object) -> bool:
+    return (
+        isinstance(entry, list)
+        and len(entry) == 3
+        and all(isinstance(number, int) for number in entry)
+    )
 
 
 def rfc3339(seconds: float) -> str:
@@ -151,6 +164,10 @@ class Record:
     log: str = ""
     err_log: str | None = None
     stdin: bool = False
+    tty: str | None = None  # the terminal it runs in
+    tmux_session: str | None = None
+    attach: str | None = None  # what a person types to watch it and take over
+    sizes: list[list[int]] = field(default_factory=list)  # [log offset, columns, rows], ascending
     keep: bool = False
     timeout: float | None = None
     grace: float = 5.0
@@ -169,10 +186,24 @@ class Record:
     stop: Stop | None = None
     told: bool = True  # False from the end until the session's outbox has it
     version: int = RECORD_VERSION
+    # Not written down: what the kernel said when a client last looked.
+    waiting_for_input: bool | str | dict[str, str] = False
 
     @property
     def running(self) -> bool:
         return self.status == "running"
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        """Columns and rows of its terminal, as far as the keeper knows."""
+        return (self.sizes[-1][1], self.sizes[-1][2]) if self.sizes else None
+
+    def resized(self, offset: int, columns: int, rows: int) -> None:
+        """From `offset` in its log on, its terminal is of this size."""
+        if self.sizes and self.sizes[-1][0] == offset:
+            self.sizes.pop()
+        self.sizes.append([offset, columns, rows])
+        del self.sizes[:-SIZES_KEPT]
 
     @property
     def deadline_clock(self) -> float | None:
@@ -261,6 +292,8 @@ class Record:
         ]
         if not bad and self.status not in STATUSES:
             bad = ["status"]
+        if not bad and not all(_is_size(entry) for entry in self.sizes):
+            bad = ["sizes"]
         stop = self.stop
         if not bad and stop is not None:
             bad = [
@@ -278,6 +311,8 @@ class Record:
         data = {name: getattr(self, name) for name in _PUBLIC_FIELDS}
         elapsed = self.elapsed()
         data["duration_seconds"] = None if elapsed is None else round(elapsed, 3)
+        data["attach"] = self.attach if self.running else None
+        data["size"] = None if self.size is None else size_text(self.size)
         return data
 
     def __repr__(self) -> str:
@@ -291,7 +326,7 @@ class Record:
 
 
 _NOTE_FIELDS = tuple(f.name for f in fields(ExitNote))
-_RECORD_FIELDS = tuple(f.name for f in fields(Record))
+_RECORD_FIELDS = tuple(f.name for f in fields(Record) if f.name != "waiting_for_input")
 _KINDS: dict[str, tuple[type, ...]] = {
     "str": (str,),
     "int": (int,),
@@ -299,6 +334,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "bool": (bool,),
     "None": (type(None),),
     "list[str]": (list,),
+    "list[list[int]]": (list,),
     "Stop": (Stop,),
     "Status": (str,),
     "Reason": (str,),
@@ -311,6 +347,7 @@ def _kinds(cls: type[Record] | type[Stop]) -> dict[str, tuple[type, ...]]:
     return {
         f.name: tuple(kind for part in str(f.type).split(" | ") for kind in _KINDS[part])
         for f in fields(cls)
+        if f.name != "waiting_for_input"
     }
 
 
@@ -337,6 +374,7 @@ _PUBLIC_FIELDS = (
     "mode",
     "pid",
     "status",
+    "waiting_for_input",
     "exit_code",
     "signal",
     "reason",
@@ -348,6 +386,9 @@ _PUBLIC_FIELDS = (
     "ended_by",
     "group",
     "stdin",
+    "tmux_session",
+    "attach",
+    "size",
     "keep",
     "timeout",
     "grace",
@@ -418,8 +459,9 @@ class Exit:
 class Event:
     """One numbered entry in a session's outbox; `id` stays the same however often it is delivered.
 
-    ``type`` is ``"end"`` for a process that ended, or ``"gap"`` where the outbox overflowed and
-    `dropped` entries before this one were let go.
+    ``type`` is ``"end"`` for a process that ended, ``"input"`` for one that waits for somebody to
+    type something, or ``"gap"`` where the outbox overflowed and `dropped` entries before this one
+    were let go.
     """
 
     seq: int
@@ -436,6 +478,8 @@ class Event:
     reason: str | None = None
     duration_seconds: float | None = None
     tail: bytes = b""
+    prompt: str = ""
+    kind: str = ""
     dropped: int = 0
     acknowledged: bool = False
 

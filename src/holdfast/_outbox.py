@@ -59,6 +59,11 @@ def end_event_id(handle: str) -> str:
     return f"{handle}:end"
 
 
+def input_event_id(handle: str, offset: int) -> str:
+    """One for each prompt: a process that has written nothing since is at the same one."""
+    return f"{handle}:input:{offset}"
+
+
 class OutboxWriter:
     """The keeper's side of one session's outbox."""
 
@@ -100,6 +105,10 @@ class OutboxWriter:
     @property
     def pending(self) -> int:
         return len(self._open)
+
+    def open_prompts(self, handle: str) -> list[str]:
+        """What this process waited for and nobody has acknowledged."""
+        return [event_id for event_id in self._open if event_id.startswith(f"{handle}:input:")]
 
     def append(self, entry: dict[str, Any]) -> int:
         """Append an event (a dict with an ``id``), once, and return its number."""
@@ -223,5 +232,7 @@ def _event(entry: dict[str, Any], session: str) -> Event:
         reason=entry.get("reason"),
         duration_seconds=entry.get("duration_seconds"),
         tail=_decoded(entry.get("tail", "")),
+        prompt=str(entry.get("prompt", "")),
+        kind=str(entry.get("kind", "")),
         dropped=entry.get("dropped", 0),
     )

@@ -7,6 +7,7 @@ import os
 import time
 from dataclasses import dataclass, field
 
+from . import _terminal
 from ._config import UNSET
 from ._cursors import load_cursor, save_cursor
 from ._errors import BadRequest, NotFound, Unsupported, WaitTimeout
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ._client import Client
+    from ._screen import Screen
 
 _CHUNK = 65536
 _FOLLOW_CHUNK = 1 << 20
@@ -70,9 +72,15 @@ class Process:
     def __repr__(self) -> str:
         return f"<holdfast.Process {repr(self.record)[1:]}"
 
+    @property
+    def attach_command(self) -> str | None:
+        """What a person types to see its terminal and take over; None if it has none."""
+        return self.record.attach if self.record.running else None
+
     async def refresh(self) -> Record:
         """Look again: the record as it stands now."""
         await self._reload()
+        self._client._see(self.record)
         self._client.store.look(self.handle)
         return self.record
 
@@ -188,19 +196,68 @@ class Process:
 
     # -- input ---------------------------------------------------------------------------------
 
-    async def send(self, data: str | bytes, *, eof: bool = False, timeout: float = 5.0) -> int:
-        """Write to its stdin (and close it, with `eof`); returns how many bytes it took.
+    async def send(
+        self,
+        data: str | bytes,
+        *,
+        enter: bool = False,
+        paste: bool = False,
+        eof: bool = False,
+        timeout: float = 5.0,
+    ) -> int:
+        """Write to its stdin, or type into its terminal; returns how many bytes it took.
+
+            await process.send("yes", enter=True)
 
         Fewer than given means that it did not read within `timeout` seconds; what was not taken was
-        not written, and `eof` then not done.
+        not written. `enter` presses Enter afterwards. In a terminal the newlines of a text are
+        Enter too, while bytes go as they are; `paste` brackets it as a paste if the program asked
+        for that. `eof` closes stdin afterwards, or types the terminal's end-of-file character.
         """
-        raw = _raw(data)
-        self._client._load(self.handle)
+        record = self._client._load(self.handle)
+        terminal = record.mode != "pipe"
+        raw = _terminal.typed(data, _raw(data), terminal=terminal, enter=enter and not paste)
+        if paste:
+            _terminal.check_terminal(record)
+            link, renderings = self._client._link, self._client.renderings
+            raw = await link.aside(lambda: _terminal.pasted(raw, renderings.of(record)))
+            raw += b"\r" if enter else b""
+        return await self._type(record, raw, eof, timeout)
+
+    async def keys(self, *names: str) -> None:
+        """Press keys, by name: ``await process.keys("C-c", "Up", "Enter")``.
+
+        Names are tmux's: Enter, Tab, Escape, Space, BSpace, Up, Down, Left, Right, Home, End,
+        PageUp, PageDown, Insert, Delete, F1 to F12, and C-, M- and S- before them. A single
+        character is itself; longer text is for `send`.
+        """
+        from ._keys import encode
+
+        record = self._client._load(self.handle)
+        _terminal.check_terminal(record)
+        _terminal.check_running(record)
+        renderings = self._client.renderings
+        raw = await self._client._link.aside(lambda: encode(names, lambda: renderings.of(record)))
+        if await self._type(record, raw, False, 5.0) < len(raw):
+            raise Unsupported(
+                f"{self.handle} does not read its terminal, and no more keys fit into it; try "
+                "again when it does, or kill it",
+                handle=self.handle,
+            )
+
+    async def _type(self, record: Record, raw: bytes, eof: bool, timeout: float) -> int:
+        client = self._client
+        if record.mode == "tmux" and record.running:
+            taken = await client._link.aside(
+                lambda: _terminal.type_into_tmux(client.home, record, raw, eof)
+            )
+            await client._link.post("answered", {"handle": self.handle})
+            return taken
         total = 0
         for start in range(0, max(len(raw), 1), SEND_BYTES):
             piece = raw[start : start + SEND_BYTES]
             last = start + SEND_BYTES >= len(raw)
-            answer = await self._client._link.call(
+            answer = await client._link.call(
                 "send",
                 {
                     "handle": self.handle,
@@ -214,6 +271,39 @@ class Process:
             if answer["written"] < len(piece):
                 break
         return total
+
+    # -- the terminal --------------------------------------------------------------------------
+
+    async def screen(self, *, colours: bool = False) -> Screen:
+        """What a person would see in its terminal now, or saw last if it has ended."""
+        client = self._client
+        record = client._load(self.handle)
+        _terminal.check_terminal(record)
+
+        def look() -> Screen:
+            found = None
+            if record.mode == "tmux":
+                found = _terminal.tmux_screen(client.home, record, colours)
+            return found or client.renderings.screen(record, colours)
+
+        screen = await client._link.aside(look)
+        await self._look()
+        return screen
+
+    async def resize(self, columns: int, rows: int) -> None:
+        """Change the size of its terminal."""
+        client = self._client
+        columns, rows = client.config.choose("size", (columns, rows))
+        record = client._load(self.handle)
+        _terminal.check_terminal(record)
+        _terminal.check_running(record)
+        if record.mode == "tmux":
+            await client._link.aside(
+                lambda: _terminal.resize_tmux(client.home, record, columns, rows)
+            )
+        else:
+            await client._link.call("resize", {"handle": self.handle, "size": [columns, rows]})
+        self.record = client._see(client._load(self.handle))
 
     # -- the end -------------------------------------------------------------------------------
 

@@ -36,6 +36,7 @@ _NOTE_MAGIC = b"HFX1"
 # In the order of deletion: the record goes last, so that a deletion cut short can be repeated.
 _SUFFIXES = (
     ".exit",
+    ".screen",
     ".log",
     ".out",
     ".head",

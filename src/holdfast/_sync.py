@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ._home import Home
     from ._model import Event, Exit, Record
     from ._output import Output
+    from ._screen import Screen
     from ._store import Store
 
     T = TypeVar("T")
@@ -83,6 +84,9 @@ class SyncClient:
         group: str = "",
         timeout: Any = UNSET,
         grace: Any = UNSET,
+        tty: bool = False,
+        tmux: bool = False,
+        size: Any = UNSET,
         stdin: bool = False,
         stderr: Literal["merged", "separate"] = "merged",
         keep: bool = False,
@@ -101,6 +105,9 @@ class SyncClient:
                     group=group,
                     timeout=timeout,
                     grace=grace,
+                    tty=tty,
+                    tmux=tmux,
+                    size=size,
                     stdin=stdin,
                     stderr=stderr,
                     keep=keep,
@@ -187,8 +194,29 @@ class SyncProcess:
     def follow(self, *, offset: int | None = None, stream: str = "stdout") -> Iterator[Output]:
         return _iterate(self._process.follow(offset=offset, stream=stream))
 
-    def send(self, data: str | bytes, *, eof: bool = False, timeout: float = 5.0) -> int:
-        return run(self._process.send(data, eof=eof, timeout=timeout))
+    @property
+    def attach_command(self) -> str | None:
+        return self._process.attach_command
+
+    def send(
+        self,
+        data: str | bytes,
+        *,
+        enter: bool = False,
+        paste: bool = False,
+        eof: bool = False,
+        timeout: float = 5.0,
+    ) -> int:
+        return run(self._process.send(data, enter=enter, paste=paste, eof=eof, timeout=timeout))
+
+    def keys(self, *names: str) -> None:
+        run(self._process.keys(*names))
+
+    def screen(self, *, colours: bool = False) -> Screen:
+        return run(self._process.screen(colours=colours))
+
+    def resize(self, columns: int, rows: int) -> None:
+        run(self._process.resize(columns, rows))
 
     def wait(self, timeout: float | None = None) -> Exit:
         return run(self._process.wait(timeout))

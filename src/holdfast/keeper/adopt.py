@@ -1,6 +1,7 @@
 """Finding again what an earlier keeper left when both its halves died.
 
-Its processes go on (their FIFOs wait), but they are nobody's children we know. Pid, start time and
+Its processes go on (their FIFOs wait, tmux holds their terminals; only those whose terminal was the
+keeper's are hung up), but they are nobody's children we know. Pid, start time and
 boot id say whether the one that has the pid is the one we started; a pidfd then holds on to it. A
 record without a pid was written in the moment before a start: if that start happened, the process
 carries the handle in its environment.

@@ -6,7 +6,7 @@ import os
 import select
 import time
 
-from .. import _kernel
+from .. import _kernel, _tty
 from .._errors import HoldfastError, KeeperError, StoreError, Unsupported
 from .._model import ExitNote, Record, signal_name
 from .guard import Held, note_of
@@ -30,12 +30,13 @@ _NOTE_DELAY = 0.02
 class Sending:
     """One send on its way into a stdin that may not take it all."""
 
-    __slots__ = ("data", "written", "token", "eof", "done", "timer")
+    __slots__ = ("data", "inserted", "written", "token", "eof", "done", "timer")
 
     def __init__(
         self, data: bytes, token: str, eof: bool, done: Callable[[int, HoldfastError | None], None]
     ) -> None:
         self.data = memoryview(data)
+        self.inserted: list[int] = []
         self.written = 0
         self.token = token
         self.eof = eof
@@ -57,6 +58,8 @@ class Child:
         "deadline",
         "stopping",
         "note",
+        "on_death",
+        "when_hung_up",
         "on_end",
         "on_quiet",
         "on_limit",
@@ -78,6 +81,7 @@ class Child:
         mine: bool,
         guarded: bool,
         memory_kills: _kernel.MemoryKills,
+        on_death: Callable[[Child], None],
         on_end: Callable[[Child], None],
         on_quiet: Callable[[Child], None],
         on_limit: Callable[[Child], None],
@@ -93,6 +97,8 @@ class Child:
         self.deadline: Timer | None = None
         self.stopping: Stopping | None = None
         self.note: ExitNote | None = None
+        self.on_death = on_death  # of one in tmux
+        self.when_hung_up: Callable[[], None] | None = None
         self.on_end = on_end
         self.on_quiet = on_quiet
         self.on_limit = on_limit
@@ -129,6 +135,7 @@ class Child:
                     lambda: self.on_limit(self),
                     self._hung_up,
                     self._disk_full,
+                    terminal=record.mode == "pty",
                 )
                 self.pumps.append(pump)
 
@@ -157,7 +164,10 @@ class Child:
         if self._death is None:
             self._death = _kernel.exit_of_stranger(self.held.pid, self.held.pidfd)
             self._died = time.time(), time.monotonic()
-        if events & HUP or not (self.guarded or self._death is None):
+        if self.record.mode == "tmux":
+            self.loop.remove(self.held.pidfd)
+            self.on_death(self)
+        elif events & HUP or not (self.guarded or self._death is None):
             self.settle_strange()
         else:
             # The guard writes the exit note before it reaps, and nobody else can tell before that.
@@ -184,21 +194,29 @@ class Child:
     def settle_strange(self) -> None:
         """It was not our child: the guard's note says how it ended, or the kernel does."""
         self._drain()
-        note = self._store.read_exit(self.record.handle)
+        note = self._store.read_exit(self.record.handle) or self.death_note()
         if note is None:
-            how = self._death
-            at, clock = self._died
-            note = ExitNote(
-                code=None if how is None else how.code,
-                signal=None if how is None or how.signal is None else signal_name(how.signal),
-                at=at,
-                clock=clock,
-                known=how is not None,
-                cpu_seconds=None if how is None else how.cpu_seconds,
-            )
+            note = ExitNote(None, None, *self._died, known=False)
         self._end(note)
         self._store.drop_exit(self.record.handle)
         self._settled()
+
+    @property
+    def death_known(self) -> bool:
+        return self._death is not None
+
+    def death_note(self) -> ExitNote | None:
+        """How it ended, as the kernel told of a process that is not our child."""
+        how = self._death
+        if how is None:
+            return None
+        return ExitNote(
+            code=how.code,
+            signal=None if how.signal is None else signal_name(how.signal),
+            at=self._died[0],
+            clock=self._died[1],
+            cpu_seconds=how.cpu_seconds,
+        )
 
     def settle_lost(self) -> None:
         self._died = time.time(), time.monotonic()
@@ -253,6 +271,8 @@ class Child:
             self.held.out = -1
         else:
             self.held.err = -1
+        if self.when_hung_up is not None:
+            self.when_hung_up()
         self.on_quiet(self)
 
     def _disk_full(self, error: OSError) -> None:
@@ -277,7 +297,12 @@ class Child:
     ) -> None:
         """Write to stdin; `done` gets how many bytes were taken within the time."""
         held = self.held
-        sending = Sending(data, token, eof, done)
+        if held.stdin >= 0 and self.record.mode == "pty":
+            typed, inserted = _tty.typed(held.stdin, data, eof)
+            sending = Sending(typed, token, False, done)
+            sending.inserted = inserted
+        else:
+            sending = Sending(data, token, eof, done)
         if token and held.token == token:
             if held.sent < 0:
                 raise KeeperError(
@@ -287,8 +312,8 @@ class Child:
                 )
             sending.written = held.sent  # repeated after a crash: written then, so not again
         if held.stdin < 0:
-            if data and sending.written == len(data):
-                done(sending.written, None)
+            if data and sending.written >= len(data):
+                done(len(data), None)
                 return
             raise Unsupported(self._why_no_stdin(), handle=self.record.handle)
         self._sends.append(sending)
@@ -303,6 +328,8 @@ class Child:
 
     def _why_no_stdin(self) -> str:
         handle = self.record.handle
+        if self.record.mode == "pty":
+            return f"the terminal of {handle} is gone; start the process again to type into it"
         if not self.record.stdin:
             return f"{handle} was started without stdin; start it with stdin open to write to it"
         return f"the stdin of {handle} is closed; start the process again to write to it"
@@ -346,13 +373,38 @@ class Child:
             sending.timer.cancel()
         if not self._sends and self.held.stdin >= 0:
             self.loop.remove(self.held.stdin)
-        sending.done(sending.written, error)
+        sending.done(_tty.taken(sending.written, sending.inserted), error)
 
     def close_stdin(self) -> None:
         if self.held.stdin >= 0:
             self.loop.remove(self.held.stdin)
             os.close(self.held.stdin)
             self.held.stdin = -1
+
+    # -- the terminal --------------------------------------------------------------------------
+
+    def resize(self, columns: int, rows: int) -> None:
+        """Change the size of its terminal, as seen from here on in its log."""
+        self._drain()  # written for the old size, as far as anybody can know
+        self.record.resized(self.writers[0].size if self.writers else 0, columns, rows)
+        _tty.set_size(self.held.out, columns, rows)
+
+    def type(self, data: bytes) -> None:
+        """Type what a terminal itself would say, if there is room for it."""
+        if self.record.mode == "pty" and self.held.stdin >= 0 and not self._sends:
+            try:
+                os.write(self.held.stdin, data)
+            except OSError:
+                return
+
+    def release_terminal(self) -> bool:
+        """Let go of the process's side of its terminal; True if we held it."""
+        if self.held.tty < 0:
+            return False
+        self.loop.remove(self.held.tty)
+        os.close(self.held.tty)
+        self.held.tty = -1
+        return True
 
     # -- letting go ----------------------------------------------------------------------------
 
@@ -369,6 +421,7 @@ class Child:
             writer.close()
         self.writers.clear()
         self.close_stdin()
+        self.release_terminal()
         if self.held.pidfd >= 0:
             self.loop.remove(self.held.pidfd)
             os.close(self.held.pidfd)

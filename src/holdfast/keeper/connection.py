@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .loop import Loop
+    from .tmux import Start
 
 _READ = 1 << 18
 _UNSENT_LIMIT = 32 << 20
@@ -34,6 +35,7 @@ class Connection:
         "leased",
         "greeted",
         "limited",
+        "pane",
         "closed",
     )
 
@@ -58,6 +60,7 @@ class Connection:
         self.leased = False
         self.greeted = False
         self.limited = False  # speaks another protocol: may only ask for status, restart, quit
+        self.pane: Start | None = None  # not a client: a pane of tmux that asks for its command
         self.closed = False
         end.setblocking(False)
         loop.add(end.fileno(), IN, self._ready)

@@ -1,4 +1,4 @@
-"""Telling of an end: the outbox entry, then the record that says it was told.
+"""Telling of an end, or of a prompt: the outbox entry, then the record that says it was told.
 
 A worker that dies in between leaves a record that was not told, and its successor appends the entry
 unless it is there: an entry is never appended twice, for its id is the process's own. On a full
@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import binascii
 import os
+import time
 
 from .._completion import TAIL_BYTES
 from .._home import Home
-from .._outbox import OutboxWriter, end_event_id
+from .._model import rfc3339
+from .._outbox import OutboxWriter, end_event_id, input_event_id
 from .._store import Store
 from .journal import say
 
@@ -20,6 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from .._model import Record
     from .child import Child
     from .loop import Loop, Timer
 
@@ -83,6 +86,36 @@ class Delivery:
                 "tail": binascii.b2a_base64(_tail(child), newline=False).decode(),
             }
         )
+
+    def prompt(self, child: Child, offset: int, prompt: str, kind: str) -> None:
+        """Tell that a process waits for input, once for each place in its log."""
+        record = child.record
+        try:
+            self._outbox(record.session).append(
+                {
+                    "id": input_event_id(record.handle, offset),
+                    "type": "input",
+                    "at": rfc3339(time.time()),
+                    "handle": record.handle,
+                    "label": record.label,
+                    "command": record.command,
+                    "status": record.status,
+                    "prompt": prompt,
+                    "kind": kind,
+                    "duration_seconds": record.elapsed(),
+                    "tail": binascii.b2a_base64(_tail(child), newline=False).decode(),
+                }
+            )
+        except OSError as error:
+            say(f"{record.handle}: its prompt cannot be told of: {error}")
+
+    def acknowledge_prompts(self, record: Record) -> None:
+        """Nobody needs to be told of these any more: they are answered, or it has ended."""
+        try:
+            outbox = self._outbox(record.session)
+            outbox.acknowledge(outbox.open_prompts(record.handle))
+        except OSError as error:
+            say(f"{record.handle}: its prompts cannot be acknowledged: {error}")
 
     def _again(self) -> None:
         self._timer = None

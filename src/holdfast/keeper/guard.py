@@ -1,8 +1,9 @@
 """The guard: the half of the keeper that does nothing, so that nothing can go wrong with it.
 
 DESIGN. Guard and worker both hold, for every process, a pidfd and the descriptors that must not be
-lost (the readers of its output, the writing end of its stdin), and both are subreapers. The worker
-is the guard's child and does all the work; over a socket pair it tells the guard what it launches.
+lost (the readers of its output, the writing end of its stdin, both ends of its terminal), and both
+are subreapers. The worker is the guard's child and does all the work; over a socket pair it tells
+the guard what it launches.
 
 Worker killed: its children become the guard's. The guard reaps them exactly (it peeks, writes the
 exit note, then reaps, so a death between any two steps leaves the step to somebody else) and forks
@@ -41,13 +42,13 @@ if TYPE_CHECKING:
 
 _MESSAGE = 65536
 _CLAIM_TRIES = 200
-_DESCRIPTORS = ("pidfd", "out", "err", "stdin")
+_DESCRIPTORS = ("pidfd", "out", "err", "stdin", "tty")
 
 
 class Held:
     """What both halves hold of one process. Descriptors are -1 where there is none."""
 
-    __slots__ = ("pid", "pidfd", "out", "err", "stdin", "token", "sent")
+    __slots__ = ("pid", "pidfd", "out", "err", "stdin", "tty", "token", "sent")
 
     def __init__(
         self,
@@ -56,6 +57,7 @@ class Held:
         out: int = -1,
         err: int = -1,
         stdin: int = -1,
+        tty: int = -1,
         token: str = "",
         sent: int = 0,
     ) -> None:
@@ -64,6 +66,9 @@ class Held:
         self.out = out
         self.err = err
         self.stdin = stdin
+        # The process's side of its terminal. While one is open here the terminal outlives the
+        # process, so nothing that was written to it can be lost before it is read.
+        self.tty = tty
         # The last send and how much of it was written, so that a client that repeats it after a
         # crash has none of it typed twice. Less than 0: the worker died in the very write.
         self.token = token
@@ -271,7 +276,7 @@ class Guard:
     def _hear(self, channel: socket.socket) -> bool:
         # Not socket.recv_fds: it drops its flags, and our children would inherit what it received.
         data, ancillary, _, _ = channel.recvmsg(
-            _MESSAGE, socket.CMSG_LEN(4 * 4), socket.MSG_CMSG_CLOEXEC
+            _MESSAGE, socket.CMSG_LEN(4 * len(_DESCRIPTORS)), socket.MSG_CMSG_CLOEXEC
         )
         if not data:
             return False
@@ -298,10 +303,12 @@ class Guard:
             pass
         elif what == "sent":
             held.token, held.sent = details
-        elif what == "eof":
-            if held.stdin >= 0:
-                os.close(held.stdin)
-                held.stdin = -1
+        elif what == "closed":
+            for name in details:
+                fd = getattr(held, name)
+                if fd >= 0:
+                    os.close(fd)
+                    setattr(held, name, -1)
         elif what == "forget":
             del self.table[handle]
             for fd in held.descriptors():

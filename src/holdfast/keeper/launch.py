@@ -1,4 +1,4 @@
-"""Beginning a process: find the program, make its FIFOs, start it.
+"""Beginning a process: find the program, make its FIFOs or its terminal, start it.
 
 `os.posix_spawn` is the vfork road without Popen around it: no fork of the keeper's memory, and an
 error of exec comes back as an error instead of an exit code. It cannot change directory or umask,
@@ -17,6 +17,11 @@ from .._errors import BadDirectory, NotExecutable, SpawnError
 from .._kernel import MARK
 from .._model import Record
 from .._store import Store
+from .._tty import set_size, set_utf8
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    Action = tuple[int, int, int] | tuple[int, int, str, int, int]
 
 _RESET = [signal.SIGPIPE, signal.SIGXFSZ]
 
@@ -24,10 +29,10 @@ _RESET = [signal.SIGPIPE, signal.SIGXFSZ]
 class Ends:
     """The descriptors of one launch: ours to keep, and the child's to close after the start."""
 
-    __slots__ = ("out", "err", "stdin", "_theirs")
+    __slots__ = ("out", "err", "stdin", "tty", "_theirs")
 
     def __init__(self) -> None:
-        self.out = self.err = self.stdin = -1
+        self.out = self.err = self.stdin = self.tty = -1
         self._theirs: list[int] = []
 
     def give(self, fd: int) -> int:
@@ -41,7 +46,7 @@ class Ends:
 
     def close_all(self) -> None:
         self.close_theirs()
-        for fd in (self.out, self.err, self.stdin):
+        for fd in (self.out, self.err, self.stdin, self.tty):
             if fd >= 0:
                 os.close(fd)
 
@@ -84,17 +89,19 @@ def check_directory(cwd: str) -> None:
         raise BadDirectory(f"{cwd!r} is not a directory; give one that is")
 
 
-def make_ends(store: Store, record: Record) -> tuple[Ends, list[tuple[int, int, int]]]:
-    """Make the FIFOs and stdin; returns what to keep and the file actions of the child."""
+def make_ends(store: Store, record: Record) -> tuple[Ends, list[Action]]:
+    """Make FIFOs and stdin, or a terminal; returns what to keep and the child's file actions."""
     ends = Ends()
     try:
-        reader, theirs = _fifo(store, store.home.fifo(record.handle))
+        if record.mode == "pty":
+            return ends, _terminal(ends, record)
+        reader, theirs = make_fifo(store, store.home.fifo(record.handle))
         ends.out = reader
-        actions = [(os.POSIX_SPAWN_DUP2, ends.give(theirs), 1)]
+        actions: list[Action] = [(os.POSIX_SPAWN_DUP2, ends.give(theirs), 1)]
         if record.err_log is None:
             actions.append((os.POSIX_SPAWN_DUP2, theirs, 2))
         else:
-            reader, theirs = _fifo(store, store.home.fifo(record.handle, "stderr"))
+            reader, theirs = make_fifo(store, store.home.fifo(record.handle, "stderr"))
             ends.err = reader
             actions.append((os.POSIX_SPAWN_DUP2, ends.give(theirs), 2))
         if record.stdin:
@@ -109,7 +116,20 @@ def make_ends(store: Store, record: Record) -> tuple[Ends, list[tuple[int, int, 
     return ends, actions
 
 
-def _fifo(store: Store, path: str) -> tuple[int, int]:
+def _terminal(ends: Ends, record: Record) -> list[Action]:
+    ends.out, ends.tty = os.openpty()  # neither is inherited
+    ends.stdin = os.dup(ends.out)
+    os.set_blocking(ends.out, False)
+    record.tty = os.ttyname(ends.tty)
+    set_size(ends.tty, *record.size or (80, 24))
+    set_utf8(ends.tty)
+    # A session leader without a terminal that opens one gets it as its controlling terminal.
+    opened = (os.POSIX_SPAWN_OPEN, 0, record.tty, os.O_RDWR, 0)
+    return [opened, (os.POSIX_SPAWN_DUP2, 0, 1), (os.POSIX_SPAWN_DUP2, 0, 2)]
+
+
+def make_fifo(store: Store, path: str) -> tuple[int, int]:
+    """Our reading end, and the one that a writer holds so that the FIFO never breaks."""
     store.make_fifo(path)
     # Read-write for the child: with a reader of its own the FIFO never breaks, it only fills. Ours
     # is opened second, so that it never sees an end before there was a beginning.
@@ -126,7 +146,7 @@ def start(
     argv: list[str],
     env: dict[str, str],
     record: Record,
-    actions: list[tuple[int, int, int]],
+    actions: list[Action],
     umask: int,
     nofile: int,
 ) -> int:
@@ -147,7 +167,7 @@ def start(
             program, argv, env, file_actions=actions, setsid=True, setsigmask=(), setsigdef=_RESET
         )
     except OSError as error:
-        raise _translated(error, program) from None
+        raise refusal(error, program) from None
     except ValueError as error:
         raise SpawnError(f"the command cannot be run: {error}") from None
     finally:
@@ -157,7 +177,7 @@ def start(
         os.chdir("/")
 
 
-def _translated(error: OSError, program: str) -> SpawnError:
+def refusal(error: OSError, program: str) -> SpawnError:
     if error.errno == errno.ENOENT:
         return NotExecutable(
             f"the interpreter that {program} names in its first line does not exist; install it",

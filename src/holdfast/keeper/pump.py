@@ -1,7 +1,8 @@
-"""Moving a process's output from its FIFO into its log, and keeping the log within its cap.
+"""Moving a process's output from its FIFO or terminal into its log, and keeping that within its cap.
 
 DESIGN. The process holds its FIFO open for reading and writing, so it never breaks: it fills, and
-the process waits. The pump splices what is there into the log, where only the pump writes. When
+the process waits. The pump splices what is there into the log, where only the pump writes. What
+comes from a terminal, which nothing can be spliced from, it reads and writes. When
 the log passes its cap the head is freed: first the head file says where the log now begins, then
 the blocks go back to the file system, so a reader that looks at the head after reading knows what
 to throw away. A pump killed between the two leaves blocks that the next freeing returns.
@@ -35,6 +36,8 @@ _BLOCK = 4096
 _PIECE = 1 << 20
 _TURN = 1 << 20  # bytes moved before others get their turn
 _FREE_STEP = 32 << 20
+_COPY_PIECE = 1 << 16
+_TERMINAL_BUFFER = 1 << 18
 # A flooding process gets a bigger pipe; many of them smaller ones, which fit into the cache.
 _PIPE_SIZE, _PIPE_SIZE_OF_MANY, _MANY = 1 << 20, 1 << 17, 4
 _F_SETPIPE_SZ = 1031
@@ -56,7 +59,7 @@ class LogWriter:
         "_fd",
         "_head",
         "_can_punch",
-        "_can_splice",
+        "can_splice",
         "_due",
     )
 
@@ -65,7 +68,7 @@ class LogWriter:
         self.head_path = head_path
         self.cap = cap
         self._can_punch: bool | None = None  # asked when it begins to matter
-        self._can_splice = hasattr(os, "splice")
+        self.can_splice = hasattr(os, "splice")
         self._head = LogHead() if new else self._recovered_head()
         self._fd = open_private(path, os.O_RDWR | os.O_CREAT)
         self.size = self._head.base + os.fstat(self._fd).st_size
@@ -89,25 +92,32 @@ class LogWriter:
         return self._head.begin
 
     def take(self, source: int, limit: int) -> int:
-        """Move up to `limit` bytes from a pipe; 0 at its end, BlockingIOError if it is empty."""
-        position = self.size - self._head.base
-        if self._can_splice:
-            try:
-                moved = os.splice(source, self._fd, limit, offset_dst=position)
-            except OSError as error:
-                if error.errno != errno.EINVAL:
-                    raise
-                self._can_splice = False  # a file system that does not take pages from pipes
-                return self.take(source, limit)
-        else:
-            data = os.read(source, limit)
-            moved = 0
-            while moved < len(data):
-                moved += os.pwrite(self._fd, data[moved:], position + moved)
-        self.size += moved
+        """Splice up to `limit` bytes from a pipe; 0 at its end, BlockingIOError if it is empty.
+
+        Only while `can_splice`: a file system may refuse to take pages from pipes.
+        """
+        try:
+            moved = os.splice(source, self._fd, limit, offset_dst=self.size - self._head.base)
+        except OSError as error:
+            if error.errno == errno.EINVAL:
+                self.can_splice = False
+                return 0
+            raise
+        self._grew(moved)
+        return moved
+
+    def append(self, data: bytes) -> None:
+        """Write all of it; on an error `size` says how much of it is there."""
+        view = memoryview(data)
+        while view:
+            written = os.pwrite(self._fd, view, self.size - self._head.base)
+            self._grew(written)
+            view = view[written:]
+
+    def _grew(self, by: int) -> None:
+        self.size += by
         if self.size > self._due:
             self._keep_cap()
-        return moved
 
     def _plan(self) -> None:
         """The size at which something is to be done about the cap."""
@@ -208,7 +218,7 @@ def _remove(path: str) -> None:
 
 
 class Pump:
-    """The reading end of one FIFO and the log it goes to."""
+    """The reading end of one FIFO or terminal and the log it goes to."""
 
     __slots__ = (
         "_loop",
@@ -222,6 +232,8 @@ class Pump:
         "_last",
         "_urgent_until",
         "_grown",
+        "_held_back",
+        "_terminal",
         "_watched",
     )
 
@@ -234,7 +246,11 @@ class Pump:
         on_limit: Callable[[], None],
         on_hangup: Callable[[Pump], None],
         on_disk_full: Callable[[OSError], None],
+        *,
+        terminal: bool = False,
     ) -> None:
+        self._terminal = terminal
+        self._held_back = b""
         self._loop = loop
         self.fd = fd
         self.writer = writer
@@ -274,6 +290,26 @@ class Pump:
 
     def _move(self, turn: int) -> int | None:
         """Bytes moved in one turn; None if the log could not take them."""
+        try:
+            if self._terminal or self._held_back:
+                moved = self._copy(turn)
+            else:
+                moved = self._splice(turn)
+                if not self.writer.can_splice:
+                    moved += self._copy(turn)
+        except OSError as error:
+            if error.errno not in _DISK_FULL:
+                raise
+            # The output waits in the FIFO, and the process with it, until there is room.
+            self._on_disk_full(error)
+            self._pause(_DISK_FULL_REST)
+            return None
+        if self._limit is not None and self.writer.size > self._limit:
+            self._limit = None
+            self._on_limit()
+        return moved
+
+    def _splice(self, turn: int) -> int:
         moved = 0
         try:
             while moved < turn:
@@ -285,16 +321,30 @@ class Pump:
                     self._grow()
         except BlockingIOError:
             pass
+        return moved
+
+    def _copy(self, turn: int) -> int:
+        """Read and write; what the log cannot take now is held back until it can."""
+        pieces = [self._held_back]
+        moved = 0
+        try:
+            while moved < turn and not self._held_back:
+                piece = os.read(self.fd, _COPY_PIECE)
+                if not piece:
+                    break
+                pieces.append(piece)
+                moved += len(piece)
+        except BlockingIOError:
+            pass
         except OSError as error:
-            if error.errno not in _DISK_FULL:
+            if error.errno != errno.EIO:  # which is how a terminal hangs up
                 raise
-            # The output waits in the FIFO, and the process with it, until there is room.
-            self._on_disk_full(error)
-            self._pause(_DISK_FULL_REST)
-            return None
-        if self._limit is not None and self.writer.size > self._limit:
-            self._limit = None
-            self._on_limit()
+        self._held_back = b"".join(pieces)
+        before = self.writer.size
+        try:
+            self.writer.append(self._held_back)
+        finally:
+            self._held_back = self._held_back[self.writer.size - before :]
         return moved
 
     def _grow(self) -> None:
@@ -319,7 +369,10 @@ class Pump:
         self._loop.add(self.fd, IN, self._ready, bulk=True)
 
     def drain(self) -> bool:
-        """Move what is in the FIFO now, and no more: a grandchild may go on writing for ever."""
+        """Move what is there now, and no more: a grandchild may go on writing for ever."""
+        if self._terminal:
+            # The kernel does not say how much that is, but not to be more than it buffers.
+            return self._move(_TERMINAL_BUFFER) is not None
         waiting: int = struct.unpack("i", fcntl.ioctl(self.fd, termios.FIONREAD, b"\0\0\0\0"))[0]
         while waiting > 0:
             moved = self._move(min(waiting, _TURN))

@@ -70,16 +70,27 @@ def _running(worker: Worker, record: Record, held: Held | None) -> None:
     note = worker.store.read_exit(handle)
     nameless = record.pid is None
     if held is None:
-        if nameless and not worker.guard.fresh:
+        if nameless and not worker.guard.fresh and record.mode != "tmux":
             # A worker died before it made the process, else the guard would hold it: it never was.
             worker.store.delete(handle)
             return
         held = adopt.find(worker.home, record) if note is None else None
+        if held is None and nameless and record.mode == "tmux":
+            worker.tmux.never_was(record)
+            worker.store.delete(handle)
+            return
+        if held is None and note is None and record.mode == "tmux":
+            note = worker.tmux.exit_left(record)
+            if note is not None:
+                worker.store.write_exit(handle, note)
         if held is None:
             held = adopt.readers_only(worker.home, record)
         else:
             worker.hold(handle, held)
             say(f"adopted {handle}, pid {held.pid}")
+            if record.mode == "pty":
+                record.notes.append("its terminal was lost when the keeper was killed")
+                record.attach = None
     if nameless and held.pid:
         # A worker died between making the process and writing down its pid.
         record.pid, record.start_time = held.pid, _kernel.start_time(held.pid)
@@ -88,6 +99,8 @@ def _running(worker: Worker, record: Record, held: Held | None) -> None:
     guarded = found is not None and found.parent == os.getppid()
     child = worker.add_child(record, held, guarded=guarded)
     child.watch_output()
+    if record.mode == "tmux":
+        worker.tmux.look_for_server(handle)
     # Of a process that cannot be found nothing is looked for: its pid may be anybody's by now.
     found_again = held.pidfd >= 0 or (note is not None and record.boot_id == _kernel.boot_id())
     stopping = worker.stopping(child) if record.stop is not None and found_again else None
@@ -98,6 +111,7 @@ def _running(worker: Worker, record: Record, held: Held | None) -> None:
     else:
         child.watch_end()
         worker.set_deadline(child)
+        worker.watching.take_up(child)
         if stopping is not None and record.stop is not None:
             stopping.begin(signal_number(record.stop.signal) or signal.SIGTERM)
 
@@ -111,6 +125,7 @@ def _ended(worker: Worker, record: Record, held: Held | None) -> None:
     child = worker.add_child(record, held)
     child.note = ExitNote(record.exit_code, record.signal, 0.0, 0.0)
     child.watch_output()
+    worker.release_terminal(child)
     if not record.told:
         worker.delivery.end(child)
     worker.let_go_if_quiet(child)

@@ -21,12 +21,14 @@ from .._errors import (
     LimitReached,
     NotRunning,
     StoreError,
+    Unsupported,
     not_found,
 )
 from .._home import check_session, is_handle
 from .._model import DEFAULT_SESSION, Record, rfc3339, signal_number
 from .._outbox import end_event_id
 from .._start import keeper_program
+from .._tmux import session_name
 from .._version import __version__
 from . import launch
 from .child import Child, log_writer
@@ -73,9 +75,14 @@ class Verbs:
         if handle in worker.children:  # asked before, and the answer was lost
             self._answer_existing(connection, number, handle, session)
             return
+        start = worker.tmux.starts.get(handle)
+        if start is not None and start.record.session == session:
+            start.waiting.append(self._started(connection, number))
+            return
         _check_fields(m)
         self._check_room(session, m["max_running"])
         argv, env, cwd, umask = m["argv"], m["env"], m["cwd"], m["umask"]
+        mode = m["mode"]
         launch.check_directory(cwd)
         program = launch.find_program(argv, env, cwd)
         record = Record(
@@ -89,7 +96,11 @@ class Verbs:
             started_clock=time.monotonic(),
             log=worker.home.log(handle),
             err_log=worker.home.log(handle, "stderr") if m["stderr"] == "separate" else None,
-            stdin=bool(m["stdin"]),
+            mode=mode,
+            stdin=bool(m["stdin"]) or mode != "pipe",
+            sizes=[[0, *m["size"]]] if mode != "pipe" else [],
+            attach=m["attach"],
+            tmux_session=session_name(handle) if mode == "tmux" else None,
             keep=bool(m["keep"]),
             timeout=m["timeout"],
             grace=m["grace"],
@@ -99,6 +110,7 @@ class Verbs:
             max_finished=m["max_finished"],
             boot_id=_kernel.boot_id(),
             ends_with=worker.ends_with,
+            notes=list(m["notes"]),
         )
         try:
             record.check()
@@ -109,10 +121,37 @@ class Verbs:
         except FileExistsError:
             self._answer_existing(connection, number, handle, session)
             return
+        if mode == "tmux":
+            self._spawn_in_tmux(connection, number, m, record, program)
+            return
         child = worker.launch(record, program, argv, env, umask)
         connection.answer(number, {"record": record.to_json()})
         os.sched_yield()  # the caller waits for this processor: what is left to do can wait
         worker.launched(child)
+
+    def _spawn_in_tmux(
+        self, connection: Connection, number: int, m: Message, record: Record, program: str
+    ) -> None:
+        spec = {
+            "program": program,
+            "argv": m["argv"],
+            "env": {**m["env"], _kernel.MARK: record.handle},
+            "cwd": m["cwd"],
+            "umask": m["umask"],
+            "nofile": self.worker.guard.nofile,
+        }
+        self.worker.tmux.start(record, str(m["tmux"]), spec, self._started(connection, number))
+
+    def _started(
+        self, connection: Connection, number: int
+    ) -> Callable[[Child | None, HoldfastError | None], None]:
+        def started(child: Child | None, error: HoldfastError | None) -> None:
+            if child is not None:
+                connection.answer(number, {"record": child.record.to_json()})
+            elif error is not None:
+                connection.refuse(number, error)
+
+        return started
 
     def _answer_existing(
         self, connection: Connection, number: int, handle: str, session: str
@@ -125,6 +164,11 @@ class Verbs:
 
     def _check_room(self, session: str, limit: int) -> None:
         running = [child.record for child in self.worker.running(session)]
+        running += [
+            start.record
+            for start in self.worker.tmux.starts.values()
+            if start.record.session == session
+        ]
         if len(running) >= limit:
             names = ", ".join(
                 f"{record.handle} ({record.label})" if record.label else record.handle
@@ -180,13 +224,34 @@ class Verbs:
 
         def done(written: int, error: HoldfastError | None) -> None:
             if child.held.stdin < 0:
-                self.worker.tell("eof", child.record.handle)
+                self.worker.tell("closed", child.record.handle, "stdin")
             if error is not None:
                 connection.refuse(number, error)
             else:
                 connection.answer(number, {"written": written})
+                self.worker.watching.answered(child)
 
         child.send(data, str(m["token"]), bool(m["eof"]), seconds(m["timeout"]), done)
+
+    def verb_answered(self, connection: Connection, number: int, m: Message) -> Answer:
+        """A client typed something into a pane of tmux, which we have no part in."""
+        _, child = self._find(connection, m["handle"])
+        if child is not None:
+            self.worker.watching.answered(child)
+        return {}
+
+    def verb_resize(self, connection: Connection, number: int, m: Message) -> Answer:
+        child = self._find_running(connection, m["handle"])
+        columns, rows = _size(m["size"])
+        if child.record.mode != "pty" or child.held.out < 0:
+            raise Unsupported(
+                f"{child.record.handle} has no terminal here; start it with one to resize it",
+                handle=child.record.handle,
+            )
+        child.resize(columns, rows)
+        self.worker.save(child.record)
+        self.worker.watching.resized(child)
+        return {"sizes": child.record.sizes}
 
     def verb_signal(self, connection: Connection, number: int, m: Message) -> Answer:
         signal_group(self._find_running(connection, m["handle"]), _signal(m["signal"]))
@@ -354,7 +419,21 @@ def _grace(value: object) -> float | None:
     return None if value is None else seconds(value)
 
 
+def _size(value: object) -> tuple[int, int]:
+    if (
+        isinstance(value, list)
+        and len(value) == 2
+        and all(type(number) is int and 0 < number <= 1000 for number in value)
+    ):
+        return value[0], value[1]
+    raise BadRequest("a size is columns and rows, each from 1 to 1000")
+
+
 def _check_fields(m: Message) -> None:
+    if m["mode"] not in ("pipe", "pty", "tmux"):
+        raise BadRequest("a mode is pipe, pty or tmux")
+    if m["mode"] != "pipe":
+        _size(m["size"])
     if isinstance(m["command"], list) and not all(isinstance(part, str) for part in m["command"]):
         raise BadRequest("a command is text or a list of texts")
     for name in ("timeout", "grace", "retention"):

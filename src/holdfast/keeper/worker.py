@@ -29,6 +29,7 @@ from .child import Child
 from .connection import Connection
 from .deliver import Delivery
 from .guard import Held
+from .helper import Helpers
 from .journal import say
 from .leases import Leases
 from .loop import IN, Loop
@@ -36,7 +37,9 @@ from .recover import recover
 from .renew import renew
 from .shelf import Shelf, open_long_logs, shred
 from .stop import Stopping
+from .tmux import Tmux
 from .verbs import ALWAYS_ALLOWED, Verbs, seconds
+from .watching import Watching
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,6 +80,9 @@ class Worker:
         self.ends_with = ends_with(os.getpid())
         self._channel = channel
         self._guard = os.pidfd_open(os.getppid())
+        self.helpers = Helpers(self.loop, guard.nofile)
+        self.tmux = Tmux(self)
+        self.watching = Watching(self)
         self._verbs = Verbs(self)
         self._memory_kills = _kernel.MemoryKills()
         self._listener = socket.socket(fileno=os.dup(guard.listen))
@@ -140,6 +146,7 @@ class Worker:
         """A subreaper must also reap what its processes left behind."""
         self._reap = None
         own = {child.held.pid for child in self.children.values() if child.mine}
+        own |= self.helpers.pids | self.watching.pids
         for pid in _kernel.children():
             if pid not in own:
                 try:
@@ -174,6 +181,8 @@ class Worker:
 
     def _disconnected(self, connection: Connection) -> None:
         self.connections.discard(connection)
+        if connection.pane is not None:
+            self.tmux.pane_gone(connection.pane)
         if connection.leased and connection.session is not None:
             self.leases.disconnected(connection.session, connection.client, connection)
         self._check_idle()
@@ -181,6 +190,12 @@ class Worker:
     def _message(self, connection: Connection, message: dict[str, Any]) -> None:
         if "hello" in message:
             self._greet(connection, message)
+            return
+        if connection.pane is not None:
+            self.tmux.pane_said(connection.pane, message)
+            return
+        if "pane" in message:
+            self.tmux.pane(connection, message["pane"])
             return
         if connection.greeted and "cancel" in message:
             if isinstance(message["cancel"], int):
@@ -263,6 +278,7 @@ class Worker:
             mine=mine,
             guarded=guarded,
             memory_kills=self._memory_kills,
+            on_death=self.tmux.process_died,
             on_end=self._ended,
             on_quiet=self.let_go_if_quiet,
             on_limit=lambda child: self.stop(child, "log_limit", "keeper"),
@@ -281,7 +297,7 @@ class Worker:
         except BaseException:
             self.store.delete(handle)
             raise
-        held = Held(0, -1, ends.out, ends.err, ends.stdin)
+        held = Held(0, -1, ends.out, ends.err, ends.stdin, ends.tty)
         told = False
         try:
             self._channel.hand_over("launching", handle, held)
@@ -310,6 +326,7 @@ class Worker:
         child.watch_output(new=True)
         child.watch_end()
         self.set_deadline(child)
+        self.watching.add(child)
 
     def set_deadline(self, child: Child) -> None:
         clock = child.record.deadline_clock
@@ -383,11 +400,19 @@ class Worker:
         if self.children.get(child.record.handle) is not child:
             return  # removed by one of those who waited for this end
         child.close_stdin()
+        self.watching.drop(child)
+        self.release_terminal(child)
         self.delivery.end(child)
         self.shelf.finished(child.record)
         if child.stopping is not None:
             child.stopping.process_ended()
         self.let_go_if_quiet(child)
+
+    def release_terminal(self, child: Child) -> None:
+        """Its terminal goes when nobody else holds it any more."""
+        if child.release_terminal():
+            self.tell("closed", child.record.handle, "tty")
+            self._channel.nudge()  # its terminal hangs up when the guard has let go of it too
 
     def let_go_if_quiet(self, child: Child) -> None:
         """Let go of a process that has ended, once it was told of and its log is complete."""
@@ -428,7 +453,7 @@ class Worker:
     # -- going ---------------------------------------------------------------------------------
 
     def _check_idle(self) -> None:
-        if self.connections or self.children:
+        if self.connections or self.children or self.tmux.starts:
             if self._idle is not None:
                 self._idle.cancel()
                 self._idle = None

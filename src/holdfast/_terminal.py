@@ -1,0 +1,203 @@
+"""What a client does with a process's terminal: see it, type into it, change its size.
+
+The keeper holds the terminals of pty mode, a tmux server those of tmux mode. Both kinds have all
+their output in the log, so a screen can be drawn from that; tmux draws its own while it lives.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from _thread import RLock
+
+from . import _tmux, _tty
+from ._errors import HoldfastError, KeeperError, NotRunning, Unsupported
+from ._home import read_private
+from ._output import Log
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ._home import Home
+    from ._model import Record
+    from ._screen import Rendering, Screen
+
+_KEPT = 16
+_PASTE = (b"\x1b[200~", b"\x1b[201~")
+
+
+class Renderings:
+    """Pictures of the terminals a client looked at last, so that another look costs little."""
+
+    __slots__ = ("_home", "_kept", "_lock")
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._kept: dict[str, Rendering] = {}  # the one seen last at the end
+        self._lock = RLock()
+
+    def screen(self, record: Record, colours: bool) -> Screen:
+        with self._lock:
+            return self.of(record).screen(colours=colours)
+
+    def of(self, record: Record) -> Rendering:
+        """The picture of a terminal as its log has it now."""
+        from ._screen import Rendering
+
+        with self._lock:
+            rendering = self._kept.pop(record.handle, None)
+            if rendering is None:
+                handle = record.handle
+                rendering = Rendering(Log(self._home.log(handle), self._home.head(handle)))
+            self._kept[record.handle] = rendering
+            while len(self._kept) > _KEPT:
+                self._kept.pop(next(iter(self._kept))).close()
+            rendering.update(record.sizes)
+            return rendering
+
+    def close(self) -> None:
+        with self._lock:
+            for rendering in self._kept.values():
+                rendering.close()
+            self._kept.clear()
+
+
+def check_terminal(record: Record) -> None:
+    if record.mode == "pipe":
+        raise Unsupported(
+            f"{record.handle} has no terminal; start it with tty=True (or tmux=True) to see its "
+            "screen, press keys or attach",
+            handle=record.handle,
+        )
+
+
+def check_running(record: Record) -> None:
+    if not record.running:
+        raise NotRunning(
+            f"{record.handle} is not running any more ({record.status}); its screen and its log "
+            "can still be read",
+            handle=record.handle,
+            status=record.status,
+        )
+
+
+def typed(data: str | bytes, raw: bytes, *, terminal: bool, enter: bool) -> bytes:
+    """The bytes to send: in a terminal, text has the Enter key where it has newlines."""
+    if terminal and isinstance(data, str):
+        raw = raw.replace(b"\r\n", b"\r").replace(b"\n", b"\r")
+    if enter:
+        raw += b"\r" if terminal else b"\n"
+    return raw
+
+
+def pasted(raw: bytes, rendering: Rendering) -> bytes:
+    """Bracketed as a paste, if the program asked for that; nothing in it can end the bracket."""
+    if not rendering.bracketed_paste:
+        return raw
+    begin, end = _PASTE
+    while end in raw:
+        raw = raw.replace(end, b"")
+    return begin + raw + end
+
+
+# -- tmux ------------------------------------------------------------------------------------------
+
+
+def type_into_tmux(home: Home, record: Record, raw: bytes, eof: bool) -> int:
+    """Type bytes into a pane; tmux takes them all and keeps what the program has not read yet."""
+    data = raw
+    if eof or len(raw) > _tty.LINE:
+        terminal = _open(record)
+        try:
+            data, _ = _tty.typed(terminal, raw, eof)
+        finally:
+            os.close(terminal)
+    if data:
+        buffer = f"{record.tmux_session}-{os.urandom(4).hex()}"
+        run_tmux(home, record, *_tmux.type_buffer(record.tmux_session or "", buffer), stdin=data)
+    return len(raw)
+
+
+def resize_tmux(home: Home, record: Record, columns: int, rows: int) -> None:
+    run_tmux(home, record, *_tmux.resize(record.tmux_session or "", columns, rows))
+
+
+def run_tmux(home: Home, record: Record, *command: str, stdin: bytes = b"") -> bytes:
+    try:
+        return _tmux.run(home, *command, stdin=stdin)
+    except KeeperError as error:
+        error.handle = record.handle
+        raise
+
+
+def tmux_screen(home: Home, record: Record, colours: bool) -> Screen | None:
+    """The screen as tmux has it, or had it at the end; None if it left none."""
+    if record.running:
+        try:
+            data = run_tmux(home, record, *_tmux.capture(record.tmux_session or ""))
+        except HoldfastError:
+            return None  # it ended just now, or its server did: the log has it all
+    else:
+        try:
+            data = read_private(home.screen(record.handle))
+        except FileNotFoundError:
+            return None
+    return parse_capture(data, colours)
+
+
+_CODE = re.compile(r"\x1b\[[0-9;:]*m")
+_OTHER = re.compile(r"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f]")
+
+
+def parse_capture(data: bytes, colours: bool) -> Screen | None:
+    """What the commands of `_tmux.capture` printed, as a screen."""
+    from ._screen import Screen
+
+    about, _, body = data.decode("utf-8", "replace").partition("\n")
+    fields = about.split(" ", 6)
+    if len(fields) < 6 or not all(field.isdigit() for field in fields[:6]):
+        return None
+    columns, rows, x, y, shown, alternate = (int(field) for field in fields[:6])
+    styled = _OTHER.sub("", body)
+    lines = [_CODE.sub("", line).replace("\x1b", "").rstrip() for line in styled.split("\n")]
+    while lines and not lines[-1]:
+        lines.pop()
+    picture = None
+    if colours:
+        kept = styled.split("\n")[: len(lines)]
+        picture = "\n".join(kept) + "\x1b[0m"
+    title = _OTHER.sub("", fields[6]) if len(fields) > 6 else ""
+    return Screen(
+        text="\n".join(lines),
+        size=(columns, rows),
+        cursor=(x, y) if shown else None,
+        title=title.replace("\x1b", ""),
+        fullscreen=bool(alternate),
+        exact=True,
+        note="",
+        styled=picture,
+    )
+
+
+def live_size(record: Record) -> tuple[int, int] | None:
+    """The size of a running process's terminal as the kernel has it now."""
+    try:
+        terminal = _open(record)
+    except (OSError, HoldfastError):
+        return record.size
+    try:
+        return _tty.get_size(terminal)
+    except OSError:
+        return record.size
+    finally:
+        os.close(terminal)
+
+
+def _open(record: Record) -> int:
+    check_terminal(record)
+    try:
+        return _tty.open_terminal(record.tty or "")
+    except OSError as error:
+        raise Unsupported(
+            f"the terminal of {record.handle} cannot be opened: {error.strerror}",
+            handle=record.handle,
+        ) from error

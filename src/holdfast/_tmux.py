@@ -1,0 +1,115 @@
+"""The private tmux server of a home: where it is, how it is spoken to.
+
+Its commands are given as arguments, never as text to be parsed, with `=` before the session's name
+so that it matches exactly. Two things are still read into arguments by tmux itself: a `;` at the
+end of one, and `#` and `%` in those that it expands. We pass neither there that is not escaped.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ._errors import KeeperError
+from ._home import Home
+
+PREFIX = "holdfast-"
+_LONGEST_ADDRESS = 100  # of 108 bytes that an address may have
+_PATIENCE = 10.0
+
+
+def session_name(handle: str) -> str:
+    return PREFIX + handle
+
+
+def target(session: str) -> str:
+    """Exactly this session, and in it the one pane there is."""
+    return f"={session}:"
+
+
+def find_tmux() -> str | None:
+    for place in os.get_exec_path():
+        path = os.path.join(place, "tmux")
+        if os.access(path, os.X_OK) and os.path.isfile(path):
+            return os.path.abspath(path)
+    return None
+
+
+def is_deep(home: Home) -> bool:
+    return len(os.fsencode(home.tmux_socket)) > _LONGEST_ADDRESS
+
+
+def arguments(home: Home, *command: str) -> list[str]:
+    """The arguments of a tmux client, to be run in the home where that is deep."""
+    address = os.path.basename(home.tmux_socket) if is_deep(home) else home.tmux_socket
+    return ["tmux", "-u", "-S", address, "-f", "/dev/null", *command]
+
+
+def attach_command(home: Home, session: str) -> str:
+    """What a person types to see the session."""
+    import shlex
+
+    if is_deep(home):
+        name = os.path.basename(home.tmux_socket)
+        return f"cd {shlex.quote(home.path)} && tmux -S {name} attach -t {session}"
+    return f"tmux -S {shlex.quote(home.tmux_socket)} attach -t {session}"
+
+
+# What `capture` prints: a line about the screen, then the screen.
+_ABOUT = (
+    "#{pane_width} #{pane_height} #{cursor_x} #{cursor_y} #{cursor_flag} #{alternate_on} "
+    "#{?#{==:#{pane_title},#{host}},,#{pane_title}}"
+)
+
+
+def capture(session: str) -> list[str]:
+    """The commands that print what is on its screen."""
+    name = target(session)
+    about = ["display-message", "-p", "-t", name, _ABOUT]
+    return [*about, ";", "capture-pane", "-p", "-e", "-t", name]
+
+
+def size_in(captured: bytes) -> tuple[int, int] | None:
+    """The size that is said in what `capture` printed."""
+    columns, rows, *_ = captured.split(b" ", 2) + [b"", b""]
+    return (int(columns), int(rows)) if columns.isdigit() and rows.isdigit() else None
+
+
+def resize(session: str, columns: int, rows: int) -> list[str]:
+    # Resizing pins the size; what follows lets it go again with whoever attaches.
+    name = target(session)
+    sized = ["resize-window", "-t", name, "-x", str(columns), "-y", str(rows)]
+    return [*sized, ";", "set-option", "-w", "-t", name, "window-size", "latest"]
+
+
+def type_buffer(session: str, buffer: str) -> list[str]:
+    """The commands that type their standard input, byte for byte."""
+    paste = ["paste-buffer", "-d", "-r", "-b", buffer, "-t", target(session)]
+    return ["load-buffer", "-b", buffer, "-", ";", *paste]
+
+
+def run(home: Home, *command: str, stdin: bytes = b"") -> bytes:
+    """Have the server do something and return what it prints."""
+    import subprocess
+
+    program = find_tmux()
+    if program is None:
+        raise KeeperError("tmux is not on the PATH any more; put it there to reach this process")
+    env = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    try:
+        done = subprocess.run(
+            arguments(home, *command),
+            executable=program,
+            env=env,
+            cwd=home.path,
+            input=stdin,
+            capture_output=True,
+            timeout=_PATIENCE,
+        )
+    except subprocess.TimeoutExpired:
+        raise KeeperError(f"tmux did not answer within {_PATIENCE:g} s; is it stopped?") from None
+    except OSError as error:
+        raise KeeperError(f"cannot run {program}: {error.strerror}") from error
+    if done.returncode != 0:
+        why = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["no message"]
+        raise KeeperError(f"tmux could not do it: {why[-1]}")
+    return done.stdout

@@ -1,0 +1,48 @@
+"""What tmux starts in a pane: asks the keeper for the command, then becomes it.
+
+So tmux is never given the command, its arguments or its environment (which would show in lists of
+processes, be cut at 16 KiB, and pass through tmux's own parser), the log has the first byte because
+the keeper answers only once the pane is piped, and the pid and exit are the command's own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+
+_OF_TMUX = ("TERM", "TERM_PROGRAM", "TERM_PROGRAM_VERSION", "TMUX", "TMUX_PANE")
+
+
+def main(argv: list[str]) -> int:
+    home, handle = argv
+    os.chdir(home)  # the way to a socket whose path is too long for an address
+    keeper = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    keeper.connect("keeper.sock")
+    answers = keeper.makefile("rb")
+    keeper.sendall(_line({"pane": handle}))
+    launch = json.loads(answers.readline())
+    env = {name: os.environ[name] for name in _OF_TMUX if name in os.environ} | launch["env"]
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        os.chdir(launch["cwd"])
+        os.umask(launch["umask"])
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (launch["nofile"], hard))
+        os.execve(launch["program"], launch["argv"], env)
+    except (OSError, ValueError) as error:
+        why = error.errno if isinstance(error, OSError) else None
+        keeper.sendall(_line({"failed": why, "why": str(error)}))
+    return 126
+
+
+def _line(message: dict[str, object]) -> bytes:
+    return json.dumps(message).encode() + b"\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,216 @@
+"""The watcher, as the worker sees it: started while there is something to look at, told of it, heard.
+
+The keeper never interprets output, so whether a process waits for input, and what a terminal would
+reply to a program's question, is found out by the watcher, a program of its own that may use what
+the keeper may not. It is told over a pipe that only the worker holds, so it ends with the worker;
+the next worker starts another. What it says may be said again after that: a prompt is one event
+however often it is told, for its id is its place in the log.
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+import os
+import signal
+import sys
+
+from . import helper
+from .journal import say
+from .loop import IN
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .child import Child
+    from .loop import Timer
+    from .worker import Worker
+
+_BEGIN = 0.2  # most processes have ended by then
+_IDLE = 10.0
+_AGAIN = 1.0
+_AGAIN_AT_MOST = 60.0
+_LONGEST_LINE = 1 << 20
+
+
+class Watching:
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._loop = worker.loop
+        self._watched: dict[str, Child] = {}
+        self._prompted: set[str] = set()  # handles that may have an open prompt in the outbox
+        self._pid = 0
+        self._pidfd = self._to = self._from = -1
+        self._heard = b""
+        self._timer: Timer | None = None
+        self._failures = 0
+
+    # -- what to look at -----------------------------------------------------------------------
+
+    def add(self, child: Child) -> None:
+        """Look at a process that somebody can type to."""
+        if not child.record.stdin or child.record.pid is None:
+            return
+        self._watched[child.record.handle] = child
+        if self._pid:
+            self._tell_of(child)
+            self._cancel()
+        elif self._timer is None:
+            self._timer = self._loop.after(_BEGIN, self._start)
+
+    def take_up(self, child: Child) -> None:
+        """As `add`, for a process of an earlier worker, which may have been told to wait."""
+        self._prompted.add(child.record.handle)
+        self.add(child)
+
+    def resized(self, child: Child) -> None:
+        if self._pid and child.record.handle in self._watched:
+            self._tell({"sizes": child.record.handle, "to": child.record.sizes})
+
+    def drop(self, child: Child) -> None:
+        handle = child.record.handle
+        self.answered(child)
+        if self._watched.pop(handle, None) is None:
+            return
+        if self._pid:
+            self._tell({"drop": handle})
+            if not self._watched and self._timer is None:
+                self._timer = self._loop.after(_IDLE, self._end)
+
+    def answered(self, child: Child) -> None:
+        """Somebody typed something: what it waited for is no news any more."""
+        handle = child.record.handle
+        if handle in self._prompted:
+            self._prompted.discard(handle)
+            self._worker.delivery.acknowledge_prompts(child.record)
+
+    # -- the program ---------------------------------------------------------------------------
+
+    @property
+    def pids(self) -> set[int]:
+        return {self._pid} if self._pid else set()
+
+    def _cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _start(self) -> None:
+        self._timer = None
+        if not self._watched or self._pid:
+            return
+        here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+        argv = [sys.executable, "-I", os.path.join(here, "watcher", "__main__.py")]
+        theirs_in, to = os.pipe2(os.O_CLOEXEC)
+        heard, theirs_out = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(to, False)
+        os.set_blocking(heard, False)
+        try:
+            nofile = self._worker.guard.nofile
+            pid = helper.start(argv, argv[0], "/", nofile, theirs_in, theirs_out, errors=2)
+        except OSError as error:
+            say(f"the watcher cannot be started: {error}")
+            os.close(to)
+            os.close(heard)
+            self._start_again()
+            return
+        finally:
+            os.close(theirs_in)
+            os.close(theirs_out)
+        self._pid, self._pidfd = pid, os.pidfd_open(pid)
+        self._to, self._from = to, heard
+        self._heard = b""
+        self._loop.add(self._pidfd, IN, lambda _: self._ended())
+        self._loop.add(self._from, IN, lambda _: self._hear())
+        for child in list(self._watched.values()):
+            self._tell_of(child)
+
+    def _start_again(self) -> None:
+        self._failures += 1
+        delay = min(_AGAIN * 2 ** min(self._failures, 10), _AGAIN_AT_MOST)
+        self._cancel()
+        self._timer = self._loop.after(delay, self._start)
+
+    def _end(self) -> None:
+        """Nothing is left to look at: it ends when its input does."""
+        self._timer = None
+        if not self._watched and self._to >= 0:
+            os.close(self._to)
+            self._to = -1
+
+    def _ended(self) -> None:
+        code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+        asked = self._to < 0
+        for fd in (self._pidfd, self._from):
+            self._loop.remove(fd)
+            os.close(fd)
+        if self._to >= 0:
+            os.close(self._to)
+        self._pid, self._pidfd, self._to, self._from = 0, -1, -1, -1
+        if asked:
+            self._failures = 0
+            if self._watched:
+                self._start()
+        else:
+            if code not in (0, -signal.SIGKILL):
+                say(f"the watcher ended with {code}")
+            self._start_again()
+
+    # -- talking -------------------------------------------------------------------------------
+
+    def _tell_of(self, child: Child) -> None:
+        record, home = child.record, self._worker.home
+        self._tell(
+            {
+                "add": record.handle,
+                "pid": record.pid,
+                "mode": record.mode,
+                "tty": record.tty,
+                "log": record.log,
+                "head": home.head(record.handle),
+                "sizes": record.sizes,
+            }
+        )
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        data = json.dumps(message).encode() + b"\n"
+        try:
+            if self._to >= 0 and os.write(self._to, data) == len(data):
+                return
+        except BlockingIOError:
+            pass
+        except BrokenPipeError:
+            return  # it is dead, which the loop will say next
+        if self._to >= 0:
+            say("the watcher does not listen; starting another")
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    def _hear(self) -> None:
+        try:
+            data = os.read(self._from, 1 << 16)
+        except BlockingIOError:
+            return
+        if not data:
+            self._loop.remove(self._from)
+            return
+        *lines, self._heard = (self._heard + data).split(b"\n")
+        if len(self._heard) > _LONGEST_LINE:
+            self._heard = b""
+        for line in lines:
+            try:
+                self._take(json.loads(line))
+            except (ValueError, TypeError, LookupError, AttributeError) as error:
+                say(f"the watcher said something odd: {error}")
+
+    def _take(self, message: dict[str, Any]) -> None:
+        child = self._watched.get(str(message.get("input") or message.get("reply")))
+        if child is None or child.note is not None:
+            return
+        if "input" in message:
+            self._prompted.add(child.record.handle)
+            self._worker.delivery.prompt(
+                child, int(message["offset"]), str(message["prompt"]), str(message["kind"])
+            )
+        else:
+            child.type(binascii.a2b_base64(message["data"]))
