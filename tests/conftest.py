@@ -126,7 +126,9 @@ def ready() -> Callable[[SyncProcess], SyncProcess]:
     """Wait until one of the children says that it is ready."""
 
     def wait(process: SyncProcess) -> SyncProcess:
-        wait_until(lambda: "ready\n" in process.read_at(0).text, what=f"{process} ready")
+        wait_until(
+            lambda: "ready\n" in process.read_at(0).text.replace("\r", ""), what=f"{process} ready"
+        )
         return process
 
     return wait

@@ -70,7 +70,7 @@ def capture(session: str) -> list[str]:
 
 def size_in(captured: bytes) -> tuple[int, int] | None:
     """The size that is said in what `capture` printed."""
-    columns, rows, *_ = captured.split(b" ", 2) + [b"", b""]
+    columns, rows, *_ = [*captured.split(b" ", 2), b"", b""]
     return (int(columns), int(rows)) if columns.isdigit() and rows.isdigit() else None
 
 

@@ -1,8 +1,10 @@
 """Ends with code 6 while a grandchild holds its stdout, and writes to it once the gate is open."""
 
 import os
+import signal
 import sys
 
+signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a terminal sends it when its leader ends
 print("ready", flush=True)
 if os.fork() == 0:
     os.setsid()

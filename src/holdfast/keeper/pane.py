@@ -26,8 +26,13 @@ def main(argv: list[str]) -> int:
     keeper.sendall(_line({"pane": handle}))
     launch = json.loads(answers.readline())
     env = {name: os.environ[name] for name in _OF_TMUX if name in os.environ} | launch["env"]
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores
-        signal.signal(number, signal.SIG_DFL)
+    # Python ignores some signals and tmux others; the command is to find none of that.
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        try:
+            signal.signal(number, signal.SIG_DFL)
+        except (OSError, ValueError):
+            continue  # those that the C library keeps for itself
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
     try:
         os.chdir(launch["cwd"])
         os.umask(launch["umask"])

@@ -1,4 +1,4 @@
-"""Moving a process's output from its FIFO or terminal into its log, and keeping that within its cap.
+"""Moving a process's output from its FIFO or terminal into its log, and keeping that in its cap.
 
 DESIGN. The process holds its FIFO open for reading and writing, so it never breaks: it fills, and
 the process waits. The pump splices what is there into the log, where only the pump writes. What

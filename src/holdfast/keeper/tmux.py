@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import sys
 import time
 
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 _PATIENCE = 10.0
 _END_PATIENCE = 2.0
 _QUIET = 0.03
+_SOON = 0.005
 _DEAD_PANE = (
     "#{pane_dead};#{pane_dead_status};#{pane_dead_signal};#{pane_dead_time};#{session_attached}"
 )
@@ -129,15 +131,15 @@ class Tmux:
         fifo = shlex.quote(self._home.fifo(record.handle))
         fifo = fifo.replace("#", "##").replace("%", "%%")
         name = _tmux.target(session)
+        asks = ["--", sys.executable, "-I", "-S", *map(_unparsed, (pane, self._home.path))]
+        asks.append(record.handle)
         commands = [
             ["set-option", "-g", "remain-on-exit", "on"],
             ["set-option", "-gq", "remain-on-exit-format", ""],
             ["set-option", "-g", "default-terminal", _terminal_name()],
             ["set-option", "-g", "history-limit", str(_HISTORY)],
             ["set-option", "-s", "escape-time", "50"],
-            ["new-session", "-d", "-s", session, "-x", str(columns), "-y", str(rows), "--"]
-            + [sys.executable, "-I", "-S", _unparsed(pane)]
-            + [_unparsed(self._home.path), record.handle],
+            ["new-session", "-d", "-s", session, "-x", str(columns), "-y", str(rows), *asks],
             ["pipe-pane", "-t", name, f"exec cat 1<>{fifo}"],
             ["display-message", "-p", "#{pid}"],
         ]
@@ -320,12 +322,14 @@ class Tmux:
             if child.note is not None:
                 return
             about, _, screen = said.partition(b"\n")
-            dead, status, number, at, attached = (about.decode("ascii", "replace") + ";;;;").split(
-                ";"
-            )[:5]
-            if code == 0 and dead != "1" and time.monotonic() < until:
-                # tmux has not noticed yet, or has not passed on all of the output.
-                self._loop.after(_QUIET, lambda: self._look_at_dead_pane(child, until))
+            fields = about.decode("ascii", "replace").split(";")
+            dead, status, number, at, attached = fields if len(fields) == 5 else [""] * 5
+            reaped = status.isdigit() or number.isdigit()
+            if code == 0 and not (dead == "1" and reaped) and time.monotonic() < until:
+                # tmux has not noticed yet, or has not passed on all of the output; or it has missed
+                # the signal (3.3a does, for one in ten that are killed), so it gets another.
+                self._nudge(child)
+                self._loop.after(_SOON, lambda: self._look_at_dead_pane(child, until))
                 return
             if code == 0:
                 self._save_screen(child, screen)
@@ -338,6 +342,11 @@ class Tmux:
         name = _tmux.target(child.record.tmux_session or "")
         look = ["display-message", "-p", "-t", name, _DEAD_PANE, ";"]
         self._run([*look, *_tmux.capture(child.record.tmux_session or "")], looked, _END_PATIENCE)
+
+    def _nudge(self, child: Child) -> None:
+        pidfd = self._servers.get(self._panes.get(child.record.handle, 0))
+        if pidfd is not None:
+            _kernel.send_signal(pidfd, signal.SIGCHLD)
 
     def _save_screen(self, child: Child, screen: bytes) -> None:
         size = _tmux.size_in(screen)
@@ -356,9 +365,7 @@ class Tmux:
         else:
             child.when_hung_up = lambda: self._settle(child)
             self._loop.after(_END_PATIENCE, lambda: self._settle(child))
-        self._run(
-            ["set-option", "-t", name, "destroy-unattached", "on"], lambda code, said: None
-        )
+        self._run(["set-option", "-t", name, "destroy-unattached", "on"], lambda code, said: None)
 
     def _when_quiet(self, child: Child, before: int = -1) -> None:
         """Settle once nothing more comes through its pipe, for lack of better evidence."""
@@ -379,14 +386,20 @@ class Tmux:
     def exit_left(self, record: Record) -> ExitNote | None:
         """How it ended while there was no keeper, if its dead pane is still there to say."""
         name = _tmux.target(record.tmux_session or "")
-        arguments = _tmux.arguments(self._home, "display-message", "-p", "-t", name, _DEAD_PANE)
-        code, said = self._worker.helpers.run_now(
-            arguments, self.program, self._home.path, _END_PATIENCE
-        )
-        dead, _, rest = said.decode("ascii", "replace").partition(";")
-        if code != 0 or dead != "1":
-            return None
-        return _exit_note(*rest.split(";")[:3])
+        form = _DEAD_PANE + ";#{pid}"
+        arguments = _tmux.arguments(self._home, "display-message", "-p", "-t", name, form)
+        for _ in range(_TRIES):
+            code, said = self._worker.helpers.run_now(
+                arguments, self.program, self._home.path, _END_PATIENCE
+            )
+            fields = said.decode("ascii", "replace").strip().split(";")
+            if code != 0 or len(fields) != 6 or fields[0] != "1":
+                break
+            if note := _exit_note(*fields[1:4]):
+                return note
+            os.kill(int(fields[5]), signal.SIGCHLD)  # see `_look_at_dead_pane`
+            time.sleep(_SOON)
+        return None
 
     def never_was(self, record: Record) -> None:
         """A worker died while it started this; end what there is of it."""

@@ -34,7 +34,7 @@ from . import launch
 from .child import Child, log_writer
 from .connection import Connection
 from .journal import say
-from .stop import Stopping, signal_group
+from .stop import signal_group
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -343,26 +343,34 @@ class Verbs:
         grace: float | None,
     ) -> Answer | None:
         receipts: list[Answer] = []
-        stoppings: list[tuple[Stopping, Callable[[Answer], None]]] = []
+        waits: list[Callable[[], None]] = []  # how to stop waiting for each
 
         def done(child: Child, receipt: Answer) -> None:
             receipts.append({"record": child.record.to_json(), **receipt})
-            if len(receipts) == len(stoppings):
+            if len(receipts) == len(waits):
                 connection.answer(number, {"receipts": receipts})
 
-        def forget() -> None:
-            for stopping, callback in stoppings:
-                stopping.forget(callback)
+        def ended(child: Child, record: Record) -> None:
+            done(child, _ended_already(record))
 
         for child in children:
             self.worker.stop(child, reason, f"pid {connection.pid}", polite, grace)
             if child.stopping is not None:
-                stoppings.append((child.stopping, partial(done, child)))
-        if not stoppings:
+                stopped = partial(done, child)
+                child.stopping.when_done(stopped)
+                waits.append(partial(child.stopping.forget, stopped))
+            elif child.note is None:  # ended by itself, with its last output on its way
+                settled = partial(ended, child)
+                child.waiters.append(settled)
+                waits.append(partial(child.stop_waiting, settled))
+        if not waits:
             return {"receipts": []}
+
+        def forget() -> None:
+            for stop_waiting in waits:
+                stop_waiting()
+
         connection.later(number, forget)
-        for stopping, callback in stoppings:
-            stopping.when_done(callback)
         return None
 
     def verb_acknowledge(self, connection: Connection, number: int, m: Message) -> Answer:

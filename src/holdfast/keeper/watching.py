@@ -1,4 +1,4 @@
-"""The watcher, as the worker sees it: started while there is something to look at, told of it, heard.
+"""The watcher, as the worker sees it: started while there is something to see, told of it, heard.
 
 The keeper never interprets output, so whether a process waits for input, and what a terminal would
 reply to a program's question, is found out by the watcher, a program of its own that may use what
