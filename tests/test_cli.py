@@ -28,6 +28,7 @@ PROMISED = [
     "mode",
     "pid",
     "status",
+    "waiting_for_input",
     "exit_code",
     "signal",
     "reason",

@@ -197,3 +197,45 @@ def test_every_command_has_help(name: str) -> None:
     made, do = command(name)
     assert callable(do)
     assert made.format_help().startswith(f"usage: holdfast {name}")
+
+
+def test_a_table_with_terminals_shows_the_mode_and_who_waits() -> None:
+    """The column is there where it says something; a prompt makes a process stand out."""
+    plain = record("proc-aaaaaaaaaaaaaaaa")
+    terminal = record("proc-bbbbbbbbbbbbbbbb", mode="pty")
+    terminal.waiting_for_input = {"kind": "line", "prompt": "Delete? "}
+    assert "MODE" not in _render.process_table([plain]).header
+    lines = _render.process_table([plain, terminal]).lines(None, colour=False)
+    assert [re.split(" {2,}", line)[2:4] for line in lines] == [
+        ["STATUS", "MODE"],
+        ["running", "pipe"],
+        ["running, waits", "pty"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("waiting", "text"),
+    [
+        (False, None),
+        ("unknown", "perhaps; the kernel does not say"),
+        ({"kind": "line", "prompt": "y/n?"}, "for a line: y/n?"),
+        ({"kind": "password", "prompt": "Password:"}, "for a password: Password:"),
+        ({"kind": "key", "prompt": ""}, "for a key"),
+    ],
+)
+def test_what_a_process_waits_for_is_said_in_words(waiting: object, text: str | None) -> None:
+    one = record("proc-aaaaaaaaaaaaaaaa")
+    one.waiting_for_input = waiting  # type: ignore[assignment]
+    assert _render.waiting_text(one) == text
+
+
+def test_everything_after_keys_is_a_key() -> None:
+    """Whatever it looks like: an option, a dash, two dashes."""
+    parser, _ = command("send")
+    args = parser.parse(["H", "text", "--enter", "--keys", "C-c", "--eof", "-", "--"])
+    assert args.words == ["H", "text"]
+    assert args.keys == ["C-c", "--eof", "-", "--"]
+    assert args.enter
+    assert not args.eof
+    assert command("send")[0].parse(["H", "--keys=Up", "Enter"]).keys == ["Up", "Enter"]
+    assert command("send")[0].parse(["H", "x"]).keys == []

@@ -116,3 +116,19 @@ def test_completing_nonsense_offers_nothing(environment: dict[str, str]) -> None
             timeout=60,
         )
         assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_terminals_and_keys_are_completed(shell: str, environment: dict[str, str]) -> None:
+    """Only what has a terminal is offered to attach, and the names of keys after --keys."""
+    start(environment, "--", "sleep", "60")
+    handle = start(environment, "--tty", "--", "sleep", "60")
+    assert complete(shell, environment, "holdfast", "att") == ["attach"]
+    assert complete(shell, environment, "holdfast", "attach", "") == [handle]
+    assert complete(shell, environment, "holdfast", "screen", handle[:7]) == [handle]
+    assert complete(shell, environment, "holdfast", "attach", "--read") == ["--read-only"]
+    assert complete(shell, environment, "holdfast", "send", handle, "--keys", "Ent") == ["Enter"]
+    keys = complete(shell, environment, "holdfast", "send", handle, "--keys", "Up", "Page")
+    assert sorted(keys) == ["PageDown", "PageUp"]
+    assert "80x24" in complete(shell, environment, "holdfast", "resize", handle, "8")
+    assert complete(shell, environment, "holdfast", "run", "--tt") == ["--tty"]

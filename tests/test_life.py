@@ -40,7 +40,7 @@ Ready = Callable[[SyncProcess], SyncProcess]
 
 
 # What to ask for so that a process runs in this mode.
-MODES: dict[str, dict[str, bool]] = {"pipe": {}, "pty": {"tty": True}, "tmux": {"tmux": True}}
+MODES: dict[str, dict[str, Any]] = {"pipe": {}, "pty": {"tty": True}, "tmux": {"tmux": True}}
 
 
 @pytest.fixture(params=MODES)

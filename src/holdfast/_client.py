@@ -168,7 +168,7 @@ class Client:
     async def get(self, handle: str) -> Process:
         """The process with exactly this handle; NotFound if this session has none."""
         process = Process(self, await self._kept(self._load(handle)))
-        self._see(process.record)
+        self._see(process.record, drawn=False)
         self.store.look(handle)
         return process
 

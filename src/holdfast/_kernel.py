@@ -159,6 +159,16 @@ def mark_of(pid: int) -> str | None:
     return None
 
 
+def ignores(pid: int, number: int) -> bool:
+    """True if a process ignores this signal."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            _, _, rest = file.read().partition(b"\nSigIgn:")
+    except OSError:
+        return False
+    return bool(rest and int(rest.split(None, 1)[0], 16) & 1 << (number - 1))
+
+
 def children() -> list[int]:
     """Our own children, dead or alive."""
     pid = os.getpid()

@@ -110,6 +110,7 @@ class Rendering:
             if self._opened is not None:
                 self._opened.close()
                 self._opened = None
+            self._log.close()
             self.offset = 0
             self._doubtful = 0
             self._note = ""

@@ -15,62 +15,62 @@ import tty
 fd = int(sys.argv[2]) if len(sys.argv) > 2 else 0
 
 
-def epoll():
+def epoll() -> None:
     with select.epoll() as waiter:
         waiter.register(fd, select.EPOLLIN)
         waiter.poll()
 
 
-def epoll_beside_a_pipe():
+def epoll_beside_a_pipe() -> None:
     with select.epoll() as waiter:
         waiter.register(fd, select.EPOLLIN)
         waiter.register(os.pipe()[0], select.EPOLLIN)
         waiter.poll()
 
 
-def epoll_elsewhere():
+def epoll_elsewhere() -> None:
     with select.epoll() as waiter:
         waiter.register(os.pipe()[0], select.EPOLLIN)
         waiter.poll()
 
 
-def poll():
+def poll() -> None:
     waiter = select.poll()
     waiter.register(fd, select.POLLIN)
     waiter.poll()
 
 
-def poll_beside_a_pipe():
+def poll_beside_a_pipe() -> None:
     waiter = select.poll()
     waiter.register(fd, select.POLLIN)
     waiter.register(os.pipe()[0], select.POLLIN)
     waiter.poll()
 
 
-def poll_for_a_while():
+def poll_for_a_while() -> None:
     waiter = select.poll()
     waiter.register(fd, select.POLLIN)
     waiter.poll(600_000)
 
 
-def select_alone():
+def select_alone() -> None:
     select.select([fd], [], [])
 
 
-def select_for_a_while():
+def select_for_a_while() -> None:
     select.select([fd], [], [], 600)
 
 
-def select_elsewhere():
+def select_elsewhere() -> None:
     select.select([os.pipe()[0]], [], [])
 
 
-def thread():
+def thread() -> None:
     threading.Thread(target=os.read, args=(fd, 1), daemon=True).start()
     time.sleep(600)
 
 
-def timed_reads():
+def timed_reads() -> None:
     tty.setraw(fd)
     modes = termios.tcgetattr(fd)
     modes[6][termios.VMIN], modes[6][termios.VTIME] = 0, 50
@@ -79,24 +79,24 @@ def timed_reads():
         pass
 
 
-def readv():
+def readv() -> None:
     os.readv(fd, [bytearray(10)])
 
 
-def high_descriptor():
+def high_descriptor() -> None:
     high = fcntl.fcntl(fd, fcntl.F_DUPFD, 200)
     os.read(high, 1)
 
 
-def pipe():
+def pipe() -> None:
     os.read(os.pipe()[0], 1)
 
 
-def sleep():
+def sleep() -> None:
     time.sleep(600)
 
 
-def busy():
+def busy() -> None:
     while True:
         pass
 

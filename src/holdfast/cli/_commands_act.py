@@ -23,48 +23,75 @@ _CHUNK = 1 << 20
 
 
 def options_send(parser: Parser) -> None:
-    parser.words("HANDLE [TEXT]", 1, 2)
-    parser.epilog = "TEXT - is our own stdin, to its end."
-    parser.option("--enter", action="store_true", help="end it with a newline")
-    parser.option("--eof", action="store_true", help="close its stdin afterwards")
+    parser.words("HANDLE [TEXT] [--keys KEY...]", 1, 2)
+    parser.epilog = (
+        "TEXT - is our own stdin, to its end. Keys are named as in tmux: Enter, Tab, Escape, Up, "
+        "PageDown, F5, C-c, M-x, S-Tab; a single character is itself. They come after the text."
+    )
+    parser.option("--enter", action="store_true", help="press Enter (end it with a newline)")
+    parser.option(
+        "--paste", action="store_true", help="as a paste, if the program tells them apart"
+    )
+    parser.option(
+        "--eof", action="store_true", help="close its stdin afterwards (in a terminal: C-d)"
+    )
+    parser.option(
+        "--keys", metavar="KEY", nargs="...", default=[], help="press these; must come last"
+    )
     parser.session()
 
 
 def do_send(args: Namespace) -> int:
-    if len(args.words) == 1 and not (args.enter or args.eof):
+    if len(args.words) == 1 and not (args.enter or args.eof or args.keys):
         from ._parser import Usage
 
-        raise Usage("there is nothing to send; give TEXT, --enter or --eof")
+        raise Usage("there is nothing to send; give TEXT, --enter, --eof or --keys KEY...")
     process = find(open_for(args), args.words[0])
+    if args.keys:
+        parse_keys(args.keys)  # nothing is sent unless all of it can be
     taken = 0
-    for data, last in _parts(args):
-        wrote = process.send(data, eof=args.eof and last)
+    for data, enter, eof in _parts(args):
+        wrote = process.send(data, enter=enter, paste=args.paste and bool(data), eof=eof)
         taken += wrote
-        if wrote < len(data):
+        if wrote < _least(process, data, enter):
             _render.complain(
                 f"{process.handle} took {taken} bytes and reads no more; send the rest when it does"
             )
             return FAILED
+    if args.keys:
+        process.keys(*args.keys)
+        if args.eof:
+            process.send(b"", eof=True)
     return 0
 
 
-def _parts(args: Namespace) -> Iterator[tuple[bytes, bool]]:
-    """What to send in pieces, and which one is the last."""
-    import os
+def _parts(args: Namespace) -> Iterator[tuple[str | bytes, bool, bool]]:
+    """What to send, in pieces: the text, whether with Enter, and whether it ends the input."""
+    eof = args.eof and not args.keys
+    text = args.words[1:]
+    if text == ["-"]:
+        import os
 
-    end = b"\n" if args.enter else b""
-    if args.words[1:] == ["-"]:
+        text = []
         while data := os.read(0, _CHUNK):
-            yield data, False
-        if end or args.eof:
-            yield end, True
-        return
-    text = os.fsencode(args.words[1]) if len(args.words) > 1 else b""
-    data = text + end
-    while len(data) > _CHUNK:
-        yield data[:_CHUNK], False
-        data = data[_CHUNK:]
-    yield data, True
+            yield data, False, False
+    if text or args.enter or eof:
+        yield "".join(text), args.enter, eof
+
+
+def _least(process: SyncProcess, data: str | bytes, enter: bool) -> int:
+    """How many bytes it takes if it takes everything."""
+    from holdfast._terminal import typed
+
+    raw = data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data
+    return len(typed(data, raw, terminal=process.record.mode != "pipe", enter=enter))
+
+
+def parse_keys(names: list[str]) -> None:
+    from holdfast._keys import parse
+
+    for name in names:
+        parse(name)
 
 
 def options_wait(parser: Parser) -> None:

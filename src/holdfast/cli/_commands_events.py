@@ -71,6 +71,8 @@ def _cells(event: Event) -> tuple[str | tuple[str, str | None], ...]:
     command = event.command if isinstance(event.command, str) else shlex.join(event.command)
     if event.type == "gap":
         command = f"{event.dropped} older events were dropped because nobody read them"
+    elif event.type == "input":
+        command = event.prompt or command
     return (
         event.at[:19] + "Z",
         event.session,

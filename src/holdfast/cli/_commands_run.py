@@ -4,6 +4,9 @@ DESIGN. In the foreground our own death leaves the process running (nothing here
 SIGHUP needs no handler. SIGINT and SIGTERM mean the process. Output, input and the wait are each in
 a thread with a client of its own; the main thread only takes news from a queue that the signal
 handlers put theirs into as well, so no signal ever interrupts a half-done exchange with the keeper.
+
+With a terminal of its own, and on one of ours, the process is attached to instead, and keys such as
+C-c are the process's.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from holdfast._model import Exit, duration_text
 
 from . import FAILED, NOT_EXECUTABLE, NOT_FOUND, PIPE_CLOSED, TIMED_OUT, _render
 from ._handles import open_for
-from ._streams import FDS, Pump, copy
+from ._streams import FDS, Pump, copy, on_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,7 +41,8 @@ def options_run(parser: Parser) -> None:
     parser.words("-- COMMAND [ARGUMENT...]", 1, None, options_first=True)
     parser.epilog = (
         "COMMAND alone is a shell string; with arguments it is run as it is, without a shell. In "
-        "the foreground the exit code is the command's, 128+n for signal n, 124 on timeout."
+        "the foreground the exit code is the command's, 128+n for signal n, 124 on timeout. With "
+        "--tty on a terminal you are attached to it, until its end or until you press C-]."
     )
     parser.option("-d", "--detach", action="store_true", help="print the handle and return")
     parser.option("--label", metavar="TEXT", default="", help="a name for people")
@@ -51,6 +55,11 @@ def options_run(parser: Parser) -> None:
     parser.session("the session it belongs to (default: $HOLDFAST_SESSION, else `default`)")
     parser.option("--keep", action="store_true", help="let it outlive its session")
     parser.option("--stdin", action="store_true", help="open its stdin (for `send`, or from here)")
+    parser.option("-t", "--tty", action="store_true", help="give it a terminal")
+    parser.option(
+        "--tmux", action="store_true", help="one in tmux, which outlives the keeper (else as --tty)"
+    )
+    parser.option("--size", metavar="CxR", help="columns and rows of its terminal (120x40)")
     parser.option(
         "--stderr",
         choices=("merged", "separate"),
@@ -65,7 +74,12 @@ def options_run(parser: Parser) -> None:
 
 def do_run(args: Namespace) -> int:
     news: SimpleQueue[tuple[str, Any]] = SimpleQueue()
-    if not args.detach:
+    attached = (args.tty or args.tmux) and not args.detach and not args.json and on_terminal()
+    if attached:
+        columns, rows = os.get_terminal_size(1)
+        if 1 < columns <= 1000 and 0 < rows <= 1000:
+            args.size = f"{columns}x{rows}"
+    elif not args.detach:
         _listen(news)
     client = open_for(args)
     try:
@@ -81,6 +95,8 @@ def do_run(args: Namespace) -> int:
         else:
             print(process.handle)
         return 0
+    if attached:
+        return _stay_attached(args, client, process)
     return _Foreground(args, process, news).stay()
 
 
@@ -95,6 +111,9 @@ def _spawn(client: SyncClient, args: Namespace) -> SyncProcess:
         label=args.label,
         timeout=chosen(args.timeout),
         grace=chosen(args.grace),
+        tty=args.tty,
+        tmux=args.tmux,
+        size=chosen(args.size),
         stdin=args.stdin,
         stderr=args.stderr,
         keep=args.keep,
@@ -189,12 +208,45 @@ class _Foreground:
     def _finish(self, record: Record) -> int:
         code = self._code
         if code is None:
-            code = _exit_code(record)
+            code = exit_code(record)
             if record.reason not in ("exited", "signal"):
                 _render.complain(_explain(record))
         if self._args.json:
             _render.show_json(record.public())
         return code
+
+
+def _stay_attached(args: Namespace, client: SyncClient, process: SyncProcess) -> int:
+    """Be at its terminal; our signals are for it, as they are without a terminal."""
+    for note in process.record.notes:
+        _render.complain(note)
+    from ._commands_terminal import attached
+
+    signals = 0
+
+    def on_signal(number: int) -> bool:
+        nonlocal signals
+        if number not in (signal.SIGINT, signal.SIGTERM):
+            return False
+        signals += 1
+        how = "TERM" if signals == 1 else "KILL"
+        if signals < 3:
+            work: Callable[..., None] = lambda own: own.kill(signal=how) and None  # noqa: E731
+            Pump(args, process.handle, work, lambda error: None)
+        return signals < 3
+
+    code = attached(args, client, process, started_here=True, on_signal=on_signal)
+    return _seen(process, code)
+
+
+def _seen(process: SyncProcess, code: int) -> int:
+    """The exit code, after saying what it does not: who waits for an end need not be told again."""
+    if process.refresh().running:
+        return code
+    process.wait()
+    if process.record.reason not in ("exited", "signal"):
+        _render.complain(_explain(process.record))
+    return code
 
 
 def _copy_all(process: SyncProcess, stream: str) -> None:
@@ -213,7 +265,7 @@ def _forward_input(process: SyncProcess) -> None:
         return  # it ended, or closed its stdin, before it read everything, as it may
 
 
-def _exit_code(record: Record) -> int:
+def exit_code(record: Record) -> int:
     if record.status == "timed_out":
         return TIMED_OUT
     code = Exit.of(record).shell_code

@@ -86,9 +86,14 @@ _KEEPER = (
     ("stop", "stop the keeper"),
     ("restart", "put a new keeper in its place"),
 )
-_RUNNING_ONLY = ("send", "kill", "signal")
-_BY_HANDLE = ("status", "logs", "send", "wait", "kill", "signal", "rm", "clear")
+_RUNNING_ONLY = ("attach", "send", "kill", "signal", "resize")
+_TERMINAL_ONLY = ("attach", "screen", "resize")
+_BY_HANDLE = (
+    *("status", "logs", "screen", "attach", "send", "wait", "kill", "signal", "resize"),
+    *("rm", "clear"),
+)
 _SIGNALS = ("TERM", "KILL", "INT", "HUP", "QUIT", "USR1", "USR2", "STOP", "CONT", "WINCH")
+_SIZES = ("80x24", "120x40", "160x50", "200x60")
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.+/@")
 
 
@@ -161,6 +166,8 @@ def _place(parser: Parser, before: list[str]) -> tuple[list[str] | None, str | N
             words.append(item)
             if parser.name == "run":
                 return None, None
+        elif item in parser.actions and parser.takes_all(item):
+            return None, item
         elif item in parser.actions and parser.takes_value(item):
             flag = item
     return words, flag
@@ -168,7 +175,7 @@ def _place(parser: Parser, before: list[str]) -> tuple[list[str] | None, str | N
 
 def _values(parser: Parser, flag: str, current: str) -> Iterator[Candidate]:
     action = parser.actions.get(flag)
-    if action is None or action.nargs is not None:
+    if action is None or action.nargs == 0:
         return
     if action.choices is not None:
         yield from _beginning(current, ((str(choice), "") for choice in action.choices))
@@ -179,6 +186,12 @@ def _values(parser: Parser, flag: str, current: str) -> Iterator[Candidate]:
         yield from _beginning(current, ((name, "session") for name in names))
     elif flag in ("-s", "--signal"):
         yield from _beginning(current, ((name, "") for name in _SIGNALS))
+    elif flag == "--keys":
+        from holdfast._keys import NAMES
+
+        yield from _beginning(current, ((name, "") for name in ("C-c", "C-d", "C-z", *NAMES)))
+    elif flag == "--size":
+        yield from _beginning(current, ((size, "") for size in _SIZES))
     elif flag in ("-C", "--cwd"):
         yield ":directories", ""
     elif flag in ("-e", "--env"):
@@ -198,19 +211,23 @@ def _words(parser: Parser, words: list[str], current: str) -> Iterator[Candidate
         yield from _beginning(current, ((shell, "") for shell in SCRIPTS))
     elif name == "signal" and len(words) == 1:
         yield from _beginning(current, ((signal, "") for signal in _SIGNALS))
+    elif name == "resize" and len(words) == 1:
+        yield from _beginning(current, ((size, "") for size in _SIZES))
     elif name in _BY_HANDLE and (not words or name in ("wait", "kill", "rm", "clear")):
-        yield from _beginning(current, _handles(words, running=name in _RUNNING_ONLY))
+        yield from _beginning(current, _handles(words, name))
 
 
-def _handles(taken: list[str], running: bool) -> Iterator[Candidate]:
+def _handles(taken: list[str], command: str) -> Iterator[Candidate]:
     from argparse import Namespace
 
     from ._handles import open_for
     from ._render import cut, safe, status_text
 
     records = [process.record for process in open_for(Namespace(session=None)).list()]
-    if running:
+    if command in _RUNNING_ONLY:
         records = [record for record in records if record.running]
+    if command in _TERMINAL_ONLY:
+        records = [record for record in records if record.mode != "pipe"]
     labels = [record.label for record in records]
     for record in records:
         how = status_text(record.status, record.exit_code, record.signal)

@@ -128,6 +128,33 @@ def _try_inotify() -> str:
     return "logs are followed without polling"
 
 
+def _try_syscall() -> str:
+    """Look at what a process of ours waits in that is no child of the one that looks."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            with open(f"/proc/{os.getppid()}/syscall", "rb") as file:
+                file.read()
+        except OSError as error:
+            os._exit(error.errno or 1)
+        os._exit(0)
+    if number := os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]):
+        raise OSError(number, os.strerror(number))
+    return "the kernel tells which processes wait for input"
+
+
+def _try_screen() -> str:
+    from holdfast._ghostty import Terminal
+
+    terminal = Terminal(20, 2)
+    terminal.feed(b"\x1b[1mtest\x1b[m")
+    shown = terminal.plain().split()
+    terminal.close()
+    if shown != [b"test"]:
+        raise OSError(0, "it draws something else than it should")
+    return "pyghostty draws the screens of terminals"
+
+
 # name, what tries it, and what its absence means (a state and the next step).
 _KERNEL: tuple[tuple[str, Callable[[], str], tuple[str, str]], ...] = (
     ("pidfd", _try_pidfd, ("problem", "holdfast needs Linux 5.4 or later")),
@@ -147,13 +174,23 @@ _KERNEL: tuple[tuple[str, Callable[[], str], tuple[str, str]], ...] = (
         _try_inotify,
         ("note", "logs are polled every 50 ms; raise fs.inotify.max_user_instances"),
     ),
+    (
+        "waiting",
+        _try_syscall,
+        (
+            "note",
+            "whether a process waits for input is often `unknown`; kernel.yama.ptrace_scope=0 "
+            "allows to see it",
+        ),
+    ),
+    ("screens", _try_screen, ("note", "no screens, and no attach; `pip install pyghostty`")),
 )
 
 
 def _tried(name: str, attempt: Callable[[], str], without: tuple[str, str]) -> Check:
     try:
         return Check("ok", name, attempt())
-    except (OSError, AttributeError) as error:
+    except (OSError, AttributeError, HoldfastError) as error:
         state, text = without
         why = getattr(error, "strerror", None) or str(error)
         return Check(state, name, f"{why}: {text}")
@@ -171,9 +208,9 @@ def _programs() -> Iterator[Check]:
     else:
         yield Check("note", "bash", "not found: sh runs string commands; install bash")
     if shutil.which("tmux"):
-        yield Check("ok", "tmux", f"{_answer('tmux', '-V') or 'found'} (not needed yet)")
+        yield Check("ok", "tmux", f"{_answer('tmux', '-V') or 'found'}, for --tmux")
     else:
-        yield Check("note", "tmux", "not found; nothing needs it yet")
+        yield Check("note", "tmux", "not installed: --tmux gives a terminal as --tty does")
     if not shutil.which("docker"):
         yield Check("note", "docker", "not found; nothing needs it yet")
         return

@@ -23,10 +23,13 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "ps": ("_commands_look", "list processes"),
     "status": ("_commands_look", "show all that is known of one process"),
     "logs": ("_commands_logs", "show or follow a process's output"),
-    "send": ("_commands_act", "write to a process's stdin"),
+    "screen": ("_commands_terminal", "show what is on a process's terminal"),
+    "attach": ("_commands_terminal", "see a process's terminal and type into it"),
+    "send": ("_commands_act", "write to a process, or press keys in its terminal"),
     "wait": ("_commands_act", "wait for processes and print their exit codes"),
     "kill": ("_commands_stop", "stop processes and everything they started"),
     "signal": ("_commands_stop", "send one signal to a process and its group"),
+    "resize": ("_commands_terminal", "change the size of a process's terminal"),
     "rm": ("_commands_stop", "remove processes with their logs"),
     "clear": ("_commands_stop", "empty the logs of processes"),
     "events": ("_commands_events", "show, follow or acknowledge what sessions are to be told"),
@@ -65,6 +68,7 @@ class Parser(argparse.ArgumentParser):
         self.shown = ""
         self._least, self._most = 0, 0
         self._options_first = False
+        self.rest: tuple[str, list[str]] | None = None
         self.option("-h", "--help", action="help", help="show this and exit")
 
     def option(self, *flags: str, **details: Any) -> None:
@@ -89,6 +93,8 @@ class Parser(argparse.ArgumentParser):
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
         options, words = self._sort(list(argv))
         args = self.parse_args(options)
+        if self.rest is not None:
+            setattr(args, *self.rest)
         if len(words) < self._least:
             self.error(f"{self.shown} is missing")
         if len(words) > self._most:
@@ -98,6 +104,10 @@ class Parser(argparse.ArgumentParser):
 
     def takes_value(self, flag: str) -> bool:
         return self.actions[flag].nargs is None
+
+    def takes_all(self, flag: str) -> bool:
+        """Whether everything that comes after it is its value, whatever it looks like."""
+        return self.actions[flag].nargs == argparse.REMAINDER
 
     def _sort(self, argv: list[str]) -> tuple[list[str], list[str]]:
         options: list[str] = []
@@ -112,6 +122,10 @@ class Parser(argparse.ArgumentParser):
                     return options, words + argv
                 continue
             flag, joined = self._flag(item)
+            if self.takes_all(flag):
+                values = [item.partition("=")[2], *argv] if joined else argv
+                self.rest = self.actions[flag].dest, values
+                return options, words
             if not self.takes_value(flag) or joined:
                 options.append(item)
             elif not argv:

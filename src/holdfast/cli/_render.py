@@ -146,13 +146,30 @@ def status_cell(item: Record | Event) -> tuple[str, str | None]:
     return status_text(status, item.exit_code, item.signal), STATUS_COLOURS.get(status)
 
 
+def waiting_text(record: Record) -> str | None:
+    """What it waits for somebody to type, if it does."""
+    waiting = record.waiting_for_input
+    if not isinstance(waiting, dict):
+        return None if waiting is False else "perhaps; the kernel does not say"
+    kind = {"line": "a line", "password": "a password", "key": "a key"}[waiting["kind"]]
+    return f"for {kind}" + (f": {waiting['prompt']}" if waiting["prompt"] else "")
+
+
 def process_table(records: Iterable[Record]) -> Table:
-    table = Table("HANDLE", "LABEL", "STATUS", "DURATION", "SESSION", "COMMAND")
+    """A row for each; with a column for the mode where some have a terminal."""
+    records = list(records)
+    terminals = any(record.mode != "pipe" for record in records)
+    mode = ["MODE"] if terminals else []
+    table = Table("HANDLE", "LABEL", "STATUS", *mode, "DURATION", "SESSION", "COMMAND")
     for record in records:
+        status, colour = status_cell(record)
+        if isinstance(record.waiting_for_input, dict):
+            status, colour = f"{status}, waits", "yellow"
         table.add(
             record.handle,
             record.label or "-",
-            status_cell(record),
+            (status, colour),
+            *([record.mode] if terminals else []),
             duration_text(record.elapsed()),
             record.session,
             record.command_text,
@@ -168,6 +185,7 @@ def show_record(record: Record) -> None:
         ("handle", record.handle, "bold"),
         ("label", record.label, None),
         ("status", text, tint),
+        ("waiting", waiting_text(record), "yellow"),
         ("reason", record.reason, None),
         ("ended by", record.ended_by, None),
         ("command", record.command_text, None),
@@ -175,6 +193,9 @@ def show_record(record: Record) -> None:
         ("session", record.session, None),
         ("group", record.group, None),
         ("mode", record.mode, None),
+        ("size", record.size and "{}x{}".format(*record.size), None),
+        ("attach", record.attach if record.running else None, None),
+        ("tmux session", record.tmux_session, None),
         ("pid", record.pid, None),
         ("started", record.started_at, None),
         ("ended", record.ended_at, None),

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 FDS = {"stdout": 1, "stderr": 2}
 
 
+def on_terminal() -> bool:
+    return os.isatty(0) and os.isatty(1)
+
+
 def write(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:

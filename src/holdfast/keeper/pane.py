@@ -18,13 +18,16 @@ _OF_TMUX = ("TERM", "TERM_PROGRAM", "TERM_PROGRAM_VERSION", "TMUX", "TMUX_PANE")
 
 
 def main(argv: list[str]) -> int:
-    home, handle = argv
+    home, handle, token = argv
     os.chdir(home)  # the way to a socket whose path is too long for an address
     keeper = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     keeper.connect("keeper.sock")
     answers = keeper.makefile("rb")
-    keeper.sendall(_line({"pane": handle}))
-    launch = json.loads(answers.readline())
+    keeper.sendall(_line({"pane": handle, "token": token}))
+    answer = answers.readline()
+    if not answer:
+        return 125  # whoever started us is gone, and will not be asked again
+    launch = json.loads(answer)
     env = {name: os.environ[name] for name in _OF_TMUX if name in os.environ} | launch["env"]
     # Python ignores some signals and tmux others; the command is to find none of that.
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:

@@ -74,11 +74,10 @@ def _running(worker: Worker, record: Record, held: Held | None) -> None:
             # A worker died before it made the process, else the guard would hold it: it never was.
             worker.store.delete(handle)
             return
-        held = adopt.find(worker.home, record) if note is None else None
-        if held is None and nameless and record.mode == "tmux":
-            worker.tmux.never_was(record)
+        if nameless and record.mode == "tmux" and not worker.tmux.begun(record):
             worker.store.delete(handle)
             return
+        held = adopt.find(worker.home, record) if note is None else None
         if held is None and note is None and record.mode == "tmux":
             note = worker.tmux.exit_left(record)
             if note is not None:
@@ -104,7 +103,9 @@ def _running(worker: Worker, record: Record, held: Held | None) -> None:
     # Of a process that cannot be found nothing is looked for: its pid may be anybody's by now.
     found_again = held.pidfd >= 0 or (note is not None and record.boot_id == _kernel.boot_id())
     stopping = worker.stopping(child) if record.stop is not None and found_again else None
-    if note is not None:
+    if note is not None and record.mode == "tmux":
+        worker.tmux.take_up_dead(child)
+    elif note is not None:
         child.settle_strange()
     elif held.pidfd < 0:
         child.settle_lost()

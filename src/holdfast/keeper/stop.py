@@ -58,6 +58,9 @@ class Stopping:
             return
         self.signalled += 1
         signal_group(self._child, number)
+        if self._child.record.mode != "pipe" and _kernel.ignores(self._child.held.pid, number):
+            # A shell at its prompt ignores SIGTERM. It ends, and its jobs, when it is hung up on.
+            signal_group(self._child, signal.SIGHUP)
         # A stopped process would sit out its grace without ever seeing the signal.
         signal_group(self._child, signal.SIGCONT)
         self._timer = self._loop.at(stop.kill_clock, self._force)

@@ -50,13 +50,14 @@ _PATIENCE = 10.0
 _END_PATIENCE = 2.0
 _QUIET = 0.03
 _SOON = 0.005
-_DEAD_PANE = (
-    "#{pane_dead};#{pane_dead_status};#{pane_dead_signal};#{pane_dead_time};#{session_attached}"
-)
+_DEATH = "#{pane_dead};#{pane_dead_status};#{pane_dead_signal};#{pane_dead_time}"
+_DEAD_PANE = _DEATH + ";#{session_attached}"
+_PANE = _DEATH + ";#{pid};#{pane_pid};#{pane_tty}"
 _AGAIN = 0.05
 _TRIES = 5
 _SERVER_GOING = (b"server exited", b"lost server", b"no server running", b"error connecting")
 _HISTORY = 5000
+_BEREAVED = "its tmux server or session was ended from outside, and its terminal with it"
 _TERMINFO = ("/etc/terminfo", "/lib/terminfo", "/usr/lib/terminfo", "/usr/share/terminfo")
 
 
@@ -77,6 +78,7 @@ class Start:
         "failure",
         "timer",
         "waiting",
+        "token",
     )
 
     def __init__(self, record: Record, program: str, spec: dict[str, Any]) -> None:
@@ -92,6 +94,7 @@ class Start:
         self.failure: HoldfastError | None = None
         self.timer: Timer | None = None
         self.waiting: list[Started] = []
+        self.token = os.urandom(8).hex()  # so that a pane of an earlier try is not taken for ours
 
 
 class Tmux:
@@ -132,7 +135,7 @@ class Tmux:
         fifo = fifo.replace("#", "##").replace("%", "%%")
         name = _tmux.target(session)
         asks = ["--", sys.executable, "-I", "-S", *map(_unparsed, (pane, self._home.path))]
-        asks.append(record.handle)
+        asks += [record.handle, start.token]
         commands = [
             ["set-option", "-g", "remain-on-exit", "on"],
             ["set-option", "-gq", "remain-on-exit-format", ""],
@@ -171,6 +174,9 @@ class Tmux:
         elif start.tries < _TRIES and any(word in said for word in _SERVER_GOING):
             # The server was just ending, with its last session; the next one is another.
             self._loop.after(_AGAIN * start.tries, lambda: self._make_session_again(start))
+        elif start.tries < _TRIES and b"duplicate session" in said:
+            # A worker was killed while it started this, and what it had begun came to be after all.
+            self._end_session(start.record, lambda: self._make_session_again(start))
         else:
             why = said.decode("utf-8", "replace").strip().splitlines() or [f"exit code {code}"]
             self._fail(start, SpawnError(f"tmux could not make a session: {why[-1]}"))
@@ -179,10 +185,10 @@ class Tmux:
         if self.starts.get(start.record.handle) is start:
             self._make_session(start)
 
-    def pane(self, connection: Connection, handle: object) -> None:
+    def pane(self, connection: Connection, message: dict[str, Any]) -> None:
         """A pane asks for its command."""
-        start = self.starts.get(handle) if isinstance(handle, str) else None
-        if start is None or start.pane is not None:
+        start = self.starts.get(str(message["pane"]))
+        if start is None or start.pane is not None or message.get("token") != start.token:
             connection.close()
             return
         connection.pane = start
@@ -261,9 +267,9 @@ class Tmux:
         for done in start.waiting:
             done(None, error)
 
-    def _end_session(self, record: Record) -> None:
+    def _end_session(self, record: Record, then: Callable[[], None] | None = None) -> None:
         name = _tmux.target(record.tmux_session or "")
-        self._run(["kill-session", "-t", name], lambda code, said: None)
+        self._run(["kill-session", "-t", name], lambda code, said: then() if then else None)
 
     # -- the server ----------------------------------------------------------------------------
 
@@ -290,10 +296,11 @@ class Tmux:
 
     def _bereaved(self, child: Child) -> None:
         """Most end by the hangup; those that do not go on, and can still be waited for."""
-        say(f"{child.record.handle}: its tmux server ended")
-        child.record.notes.append("its tmux server was ended, and its terminal with it")
-        child.record.attach = None
-        self._worker.save(child.record)
+        if _BEREAVED not in child.record.notes:
+            say(f"{child.record.handle}: {_BEREAVED}")
+            child.record.notes.append(_BEREAVED)
+            child.record.attach = None
+            self._worker.save(child.record)
 
     def look_for_server(self, handle: str) -> None:
         """After a worker's death: which server it is that holds the panes we took up."""
@@ -337,6 +344,7 @@ class Tmux:
                     self._note(child, note)  # the kernel is too old to have told us
                 self._let_go(child, attached not in ("", "0"))
             else:
+                self._bereaved(child)
                 self._when_quiet(child)
 
         name = _tmux.target(child.record.tmux_session or "")
@@ -385,25 +393,67 @@ class Tmux:
 
     def exit_left(self, record: Record) -> ExitNote | None:
         """How it ended while there was no keeper, if its dead pane is still there to say."""
-        name = _tmux.target(record.tmux_session or "")
-        form = _DEAD_PANE + ";#{pid}"
-        arguments = _tmux.arguments(self._home, "display-message", "-p", "-t", name, form)
         for _ in range(_TRIES):
-            code, said = self._worker.helpers.run_now(
-                arguments, self.program, self._home.path, _END_PATIENCE
-            )
-            fields = said.decode("ascii", "replace").strip().split(";")
-            if code != 0 or len(fields) != 6 or fields[0] != "1":
+            pane = self._ask(record)
+            if pane is None or not pane.dead:
                 break
-            if note := _exit_note(*fields[1:4]):
+            if note := _exit_note(pane.status, pane.signal, pane.at):
                 return note
-            os.kill(int(fields[5]), signal.SIGCHLD)  # see `_look_at_dead_pane`
+            os.kill(pane.server, signal.SIGCHLD)  # see `_look_at_dead_pane`
             time.sleep(_SOON)
         return None
 
-    def never_was(self, record: Record) -> None:
-        """A worker died while it started this; end what there is of it."""
-        self._end_session(record)
+    def begun(self, record: Record) -> bool:
+        """A worker died while it started this. True if it came to be; else it is ended.
+
+        A pane that has its command becomes it within moments; one that has not sleeps, waiting for
+        an answer that will never come.
+        """
+        asleep = 0
+        until = time.monotonic() + _END_PATIENCE
+        while time.monotonic() < until and asleep < _TRIES:
+            pane = self._ask(record)
+            if pane is None:
+                return False
+            if pane.dead:
+                break
+            if _kernel.mark_of(pane.pid) == record.handle:
+                record.pid = pane.pid
+                record.start_time = _kernel.start_time(pane.pid)
+                record.tty = pane.tty
+                return True
+            found = _kernel.stat(pane.pid)
+            asleep = asleep + 1 if found is not None and found.state == "S" else 0
+            time.sleep(_SOON)
+        self._run_now("kill-session", "-t", _tmux.target(record.tmux_session or ""))
+        return False
+
+    def _ask(self, record: Record) -> _Pane | None:
+        name = _tmux.target(record.tmux_session or "")
+        code, said = self._run_now("display-message", "-p", "-t", name, _PANE)
+        fields = said.decode("utf-8", "replace").strip().split(";")
+        return _Pane(fields) if code == 0 and len(fields) == 7 else None
+
+    def _run_now(self, *arguments: str) -> tuple[int, bytes]:
+        return self._worker.helpers.run_now(
+            _tmux.arguments(self._home, *arguments), self.program, self._home.path, _END_PATIENCE
+        )
+
+    def take_up_dead(self, child: Child) -> None:
+        """It ended, with an exit note, and how far its session was let go nobody knows."""
+        self._look_at_dead_pane(child, time.monotonic() + _END_PATIENCE)
+
+
+class _Pane:
+    """What tmux says of a pane."""
+
+    __slots__ = ("dead", "status", "signal", "at", "server", "pid", "tty")
+
+    def __init__(self, fields: list[str]) -> None:
+        dead, self.status, self.signal, self.at, server, pid, self.tty = fields
+        self.dead = dead == "1"
+        self.server = int(server)
+        self.pid = int(pid)
 
 
 def _exit_note(status: str, number: str, at: str) -> ExitNote | None:

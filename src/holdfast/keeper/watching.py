@@ -14,10 +14,11 @@ import json
 import os
 import signal
 import sys
+import time
 
 from . import helper
 from .journal import say
-from .loop import IN
+from .loop import IN, OUT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,10 +29,12 @@ if TYPE_CHECKING:
     from .worker import Worker
 
 _BEGIN = 0.2  # most processes have ended by then
+_BEGIN_PTY = 0.02  # but a program that asks its terminal something does so when it starts
 _IDLE = 10.0
 _AGAIN = 1.0
 _AGAIN_AT_MOST = 60.0
 _LONGEST_LINE = 1 << 20
+_MOST_UNTOLD = 16 << 20
 
 
 class Watching:
@@ -39,10 +42,12 @@ class Watching:
         self._worker = worker
         self._loop = worker.loop
         self._watched: dict[str, Child] = {}
+        self._since: dict[str, int] = {}  # what an earlier watcher has seen of a log
         self._prompted: set[str] = set()  # handles that may have an open prompt in the outbox
         self._pid = 0
         self._pidfd = self._to = self._from = -1
         self._heard = b""
+        self._untold = b""
         self._timer: Timer | None = None
         self._failures = 0
 
@@ -56,12 +61,13 @@ class Watching:
         if self._pid:
             self._tell_of(child)
             self._cancel()
-        elif self._timer is None:
-            self._timer = self._loop.after(_BEGIN, self._start)
+        else:
+            self._start_in(_BEGIN_PTY if child.record.mode == "pty" else _BEGIN)
 
     def take_up(self, child: Child) -> None:
         """As `add`, for a process of an earlier worker, which may have been told to wait."""
         self._prompted.add(child.record.handle)
+        self._since[child.record.handle] = child.writers[0].size if child.writers else 0
         self.add(child)
 
     def resized(self, child: Child) -> None:
@@ -71,6 +77,7 @@ class Watching:
     def drop(self, child: Child) -> None:
         handle = child.record.handle
         self.answered(child)
+        self._since.pop(handle, None)
         if self._watched.pop(handle, None) is None:
             return
         if self._pid:
@@ -90,6 +97,12 @@ class Watching:
     @property
     def pids(self) -> set[int]:
         return {self._pid} if self._pid else set()
+
+    def _start_in(self, seconds: float) -> None:
+        if self._timer is not None and self._timer.clock > time.monotonic() + seconds:
+            self._cancel()
+        if self._timer is None:
+            self._timer = self._loop.after(seconds, self._start)
 
     def _cancel(self) -> None:
         if self._timer is not None:
@@ -136,8 +149,13 @@ class Watching:
         """Nothing is left to look at: it ends when its input does."""
         self._timer = None
         if not self._watched and self._to >= 0:
-            os.close(self._to)
-            self._to = -1
+            self._close_to()
+
+    def _close_to(self) -> None:
+        self._loop.remove(self._to)
+        os.close(self._to)
+        self._to = -1
+        self._untold = b""
 
     def _ended(self) -> None:
         code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
@@ -146,8 +164,10 @@ class Watching:
             self._loop.remove(fd)
             os.close(fd)
         if self._to >= 0:
-            os.close(self._to)
-        self._pid, self._pidfd, self._to, self._from = 0, -1, -1, -1
+            self._close_to()
+        self._pid, self._pidfd, self._from = 0, -1, -1
+        for handle, child in self._watched.items():
+            self._since[handle] = child.writers[0].size if child.writers else 0
         if asked:
             self._failures = 0
             if self._watched:
@@ -170,20 +190,33 @@ class Watching:
                 "log": record.log,
                 "head": home.head(record.handle),
                 "sizes": record.sizes,
+                "from": self._since.get(record.handle, 0),
             }
         )
 
     def _tell(self, message: dict[str, Any]) -> None:
-        data = json.dumps(message).encode() + b"\n"
+        if self._to < 0:
+            return
+        waiting = bool(self._untold)
+        self._untold += json.dumps(message).encode() + b"\n"
+        if not waiting:
+            self._write()
+            if self._untold:
+                self._loop.add(self._to, OUT, lambda _: self._write())
+
+    def _write(self) -> None:
         try:
-            if self._to >= 0 and os.write(self._to, data) == len(data):
-                return
+            self._untold = self._untold[os.write(self._to, self._untold) :]
         except BlockingIOError:
             pass
         except BrokenPipeError:
-            return  # it is dead, which the loop will say next
-        if self._to >= 0:
+            self._untold = b""  # it is dead, which the loop will say next
+        if not self._untold:
+            self._loop.remove(self._to)
+        elif len(self._untold) > _MOST_UNTOLD:
             say("the watcher does not listen; starting another")
+            self._untold = b""
+            self._loop.remove(self._to)
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def _hear(self) -> None:

@@ -195,7 +195,7 @@ class Worker:
             self.tmux.pane_said(connection.pane, message)
             return
         if "pane" in message:
-            self.tmux.pane(connection, message["pane"])
+            self.tmux.pane(connection, message)
             return
         if connection.greeted and "cancel" in message:
             if isinstance(message["cancel"], int):

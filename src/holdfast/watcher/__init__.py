@@ -1,0 +1,20 @@
+"""The watcher: looks at processes while no client does, and tells the keeper what it saw.
+
+The keeper never interprets output and never asks the kernel what a process waits for. It starts
+this program while there is a process that may ask for something, and tells it of each. One JSON
+object in a line, each way:
+
+    in   {"add": HANDLE, "pid": n, "mode": "pipe" | "pty" | "tmux", "tty": PATH | null,
+          "log": PATH, "head": PATH, "sizes": [[offset, columns, rows], ...], "from": OFFSET}
+         {"sizes": HANDLE, "to": [[offset, columns, rows], ...]}
+         {"drop": HANDLE}
+    out  {"input": HANDLE, "offset": n, "prompt": TEXT, "kind": "line" | "password" | "key"}
+         {"reply": HANDLE, "data": BASE64}
+
+"from" is where in the log to begin looking for queries. Without it that is the log's end, or its
+beginning for a process that has only just started: programs ask first of all.
+
+DESIGN. It holds nothing that cannot be lost. Killed and started again it may tell of a prompt that
+it told of before, with the same offset, which is how the keeper knows it. A query is answered at
+most once: the place in the log is moved on before the answer is made. It ends when its stdin does.
+"""

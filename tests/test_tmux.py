@@ -1,0 +1,347 @@
+"""What is special about tmux: its server, its sessions, people who attach, and its absence."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import shlex
+import signal
+import stat
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast import SpawnError, SyncClient, SyncProcess, connect
+from holdfast._kernel import all_processes
+from holdfast.testing import wait_until
+
+Child = Callable[..., list[str]]
+Ready = Callable[[SyncProcess], SyncProcess]
+KillBoth = Callable[[SyncClient], None]
+
+
+def output(process: SyncProcess) -> str:
+    return process.read_at(0, 1 << 20).text.replace("\r\n", "\n")
+
+
+def shows(process: SyncProcess, text: str) -> None:
+    wait_until(lambda: text in process.screen().text, what=f"{text!r} on the screen of {process}")
+
+
+def tmux(hf: SyncClient, *arguments: str) -> str:
+    done = subprocess.run(
+        ["tmux", "-S", hf.home.tmux_socket, *arguments], capture_output=True, text=True, timeout=30
+    )
+    return done.stdout.strip()
+
+
+def server_pid(hf: SyncClient) -> int:
+    return int(tmux(hf, "display-message", "-p", "#{pid}"))
+
+
+def servers(hf: SyncClient) -> list[int]:
+    """The pids of tmux servers of this home."""
+    found = []
+    for process in all_processes():
+        try:
+            command = Path(f"/proc/{process.pid}/cmdline").read_bytes()
+        except OSError:
+            continue
+        if command.startswith(b"tmux") and hf.home.tmux_socket.encode() in command:
+            found.append(process.pid)
+    return found
+
+
+class Person:
+    """Somebody with a terminal of their own, who runs a shell command in it."""
+
+    def __init__(self, command: str) -> None:
+        environment = {**os.environ, "TERM": "xterm-256color", "LANG": "C.UTF-8"}
+        environment.pop("TMUX", None)
+        self.seen = b""
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.execvpe("sh", ["sh", "-c", command], environment)
+
+    def look(self) -> bytes:
+        while select.select([self.fd], [], [], 0)[0]:
+            try:
+                data = os.read(self.fd, 65536)
+            except OSError:
+                break
+            if not data:
+                break
+            self.seen += data
+        return self.seen
+
+    def sees(self, text: str) -> None:
+        wait_until(lambda: text.encode() in self.look(), what=f"{text!r} in {self.seen[-500:]!r}")
+
+    def type(self, data: bytes) -> None:
+        os.write(self.fd, data)
+
+    def leave(self) -> int:
+        wait_until(lambda: (self.look(), os.waitid(os.P_PID, self.pid, _LOOK))[1])
+        status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        os.close(self.fd)
+        return status
+
+
+_LOOK = os.WEXITED | os.WNOHANG | os.WNOWAIT
+
+
+@pytest.fixture
+def bash(hf: SyncClient) -> Iterator[SyncProcess]:
+    process = hf.spawn(["bash", "--norc", "--noprofile"], tmux=True, env={"PS1": "shell> "})
+    shows(process, "shell>")
+    yield process
+    for log in process._process._logs.values():
+        log.close()  # pytest keeps the process itself until after the check for leaks
+
+
+# -- sessions and the server -----------------------------------------------------------------------
+
+
+def test_the_session_and_how_to_attach_are_in_every_result(hf: SyncClient) -> None:
+    """The session is named after the handle, in the record, its JSON and the object."""
+    process = hf.spawn("sleep 1000", tmux=True)
+    name = f"holdfast-{process.handle}"
+    command = f"tmux -S {shlex.quote(hf.home.tmux_socket)} attach -t {name}"
+    for record in (process.record, process.refresh(), hf.list()[0].record):
+        assert record.tmux_session == record.public()["tmux_session"] == name
+        assert record.attach == record.public()["attach"] == command
+    assert process.attach_command == command
+    assert tmux(hf, "list-sessions", "-F", "#{session_name}") == name
+    assert tmux(hf, "display-message", "-p", "-t", f"={name}:", "#{pane_pid}") == str(
+        process.record.pid
+    )
+
+
+def test_nothing_of_tmux_is_left_when_all_have_ended(hf: SyncClient) -> None:
+    """Sessions go with their processes, and the server with the last of them."""
+    processes = [hf.spawn("exit 3", tmux=True) for _ in range(3)]
+    processes.append(hf.spawn("sleep 1000", tmux=True))
+    processes[-1].kill()
+    for process in processes:
+        process.wait(30)
+    wait_until(lambda: servers(hf) == [])
+    wait_until(lambda: not any(name.endswith(".out") for name in os.listdir(hf.home.processes)))
+
+
+def test_the_server_is_private(hf: SyncClient, bash: SyncProcess) -> None:
+    """Only its owner can reach it, and neither it nor its list of processes knows a secret."""
+    assert stat.S_IMODE(os.stat(hf.home.path).st_mode) == 0o700
+    secret = hf.spawn("sleep 1000", tmux=True, env={"PASSWORD": "tell-nobody"})
+    for pid in servers(hf):
+        for what in ("cmdline", "environ"):
+            assert b"tell-nobody" not in Path(f"/proc/{pid}/{what}").read_bytes()
+    environment = Path(f"/proc/{secret.record.pid}/environ").read_bytes()
+    assert b"tell-nobody" in environment
+    assert "tell-nobody" not in tmux(hf, "show-environment", "-g")
+
+
+def test_the_persons_own_tmux_settings_play_no_part(
+    hf: SyncClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".tmux.conf").write_text("set -g remain-on-exit off\nnonsense\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert hf.spawn("exit 7", tmux=True).wait(30).code == 7
+
+
+def test_a_home_with_an_odd_or_a_long_name_works(
+    home: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What tmux would expand or cut in a path is neither expanded nor cut."""
+    for name in ("a #(touch made) %H '$x;", "d" * 100):
+        place = tmp_path / name
+        monkeypatch.chdir(tmp_path)
+        with connect(session="odd", home=place) as hf:
+            process = hf.spawn("echo here; read x; exit 7", tmux=True)
+            wait_until(lambda p=process: "here" in output(p))  # type: ignore[misc]
+            person = Person(process.attach_command or "")
+            person.sees("here")
+            person.type(b"\r")
+            assert process.wait(30).code == 7
+            person.type(b"\x02d")
+            person.leave()
+            hf.keeper_stop()
+    assert not (tmp_path / "made").exists()
+
+
+# -- people ----------------------------------------------------------------------------------------
+
+
+def test_a_person_attaches_watches_takes_over_and_leaves(bash: SyncProcess) -> None:
+    """With the printed command, in a terminal of their own; the process goes on afterwards."""
+    person = Person(bash.attach_command or "")
+    person.sees("shell>")
+    bash.send("echo from the agent", enter=True)
+    person.sees("from the agent")
+    person.type(b"echo from the $((40 + 2))nd\r")
+    shows(bash, "from the 42nd")
+    person.type(b"\x02d")
+    assert person.leave() == 0
+    assert bash.refresh().running
+    bash.send("exit 5", enter=True)
+    assert bash.wait(30).code == 5
+
+
+def test_the_last_screen_stays_for_whoever_looks_at_it(hf: SyncClient, bash: SyncProcess) -> None:
+    """The end is told at once; the session goes when the last person has left."""
+    person = Person(bash.attach_command or "")
+    person.sees("shell>")
+    bash.send("clear; echo last words; exit 5", enter=True)
+    assert bash.wait(30).code == 5
+    person.sees("last words")
+    assert "last words" in bash.screen().text
+    assert servers(hf)
+    person.type(b"\x02d")
+    person.leave()
+    wait_until(lambda: servers(hf) == [])
+
+
+# -- crashes ---------------------------------------------------------------------------------------
+
+
+def test_both_halves_die_and_the_terminal_is_adopted_screen_and_all(
+    hf: SyncClient, bash: SyncProcess, kill_both: KillBoth
+) -> None:
+    bash.send("echo before $((1 + 1))", enter=True)
+    shows(bash, "before 2")
+    kill_both(hf)
+    bash.send("echo between $((1 + 2))", enter=True)
+    assert bash.refresh().running
+    shows(bash, "between 3")
+    assert "before 2" in bash.screen().text
+    bash.send("exit 11", enter=True)
+    end = bash.wait(30)
+    assert (end.code, end.status) == (11, "failed")
+    assert "between 3" in output(bash)
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "name"), [("exit 7", 7, None), ("kill -SEGV $$", None, "SIGSEGV")]
+)
+def test_what_ended_while_there_was_no_keeper_has_its_true_end(
+    hf: SyncClient,
+    kill_both: KillBoth,
+    tmp_path: Path,
+    command: str,
+    code: int | None,
+    name: str | None,
+) -> None:
+    """The dead pane keeps the exit code, and its output is in the log."""
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    process = hf.spawn(f"ulimit -c 0; : < {gate}; echo last words; {command}", tmux=True)
+    pid = process.record.pid
+    kill_both(hf)
+    gate.open("w").close()
+    wait_until(lambda: "State:\tZ" in status(pid) or not status(pid))
+    end = process.wait(30)
+    assert (end.status, end.code, end.signal) == ("failed", code, name)
+    assert output(process) == "last words\n"
+    wait_until(
+        lambda: [event.id for event in hf.events(acknowledged=True)] == [f"{process.handle}:end"]
+    )
+    wait_until(lambda: servers(hf) == [])
+
+
+def status(pid: int | None) -> str:
+    try:
+        return Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return ""
+
+
+def test_a_pty_is_hung_up_when_both_halves_die(hf: SyncClient, kill_both: KillBoth) -> None:
+    """The keeper's own terminals go with it; nothing is ever called a success then."""
+    process = hf.spawn("echo ready; sleep 1000", tty=True)
+    wait_until(lambda: "ready" in output(process))
+    kill_both(hf)
+    wait_until(lambda: not process.refresh().running)
+    assert (process.record.status, process.record.signal) in [
+        ("failed", "SIGHUP"),
+        ("lost", None),
+    ]
+
+
+def test_a_killed_server_is_noticed_and_how_its_processes_ended_is_told(
+    hf: SyncClient, bash: SyncProcess
+) -> None:
+    """Its processes are hung up; the record says by what, and why."""
+    asleep = hf.spawn("sleep 1000", tmux=True)
+    os.kill(server_pid(hf), signal.SIGKILL)
+    for process in (bash, asleep):
+        end = process.wait(2)
+        assert (end.status, end.signal) == ("failed", "SIGHUP")
+        assert any("tmux server" in note for note in process.refresh().notes)
+    assert hf.spawn("exit 4", tmux=True).wait(30).code == 4, "the next one gets a new server"
+
+
+def test_what_survives_its_server_is_found_and_can_be_stopped(hf: SyncClient) -> None:
+    """A process immune to the hangup goes on, says so, and its exit code is exact."""
+    script = "trap '' HUP; echo ready; while sleep 0.05; do [ -e {0} ] && exit 6; done"
+    flag = f"{hf.home.path}/flag"
+    stubborn = hf.spawn(script.format(flag), tmux=True)
+    other = hf.spawn(script.format("/dev/null/nothing"), tmux=True)
+    for process in (stubborn, other):
+        wait_until(lambda p=process: "ready" in output(p))  # type: ignore[misc]
+    os.kill(server_pid(hf), signal.SIGKILL)
+    wait_until(lambda: any("tmux server" in note for note in other.refresh().notes), timeout=2)
+    assert stubborn.refresh().running
+    Path(flag).touch()
+    assert stubborn.wait(30).code == 6
+    os.unlink(flag)
+    receipt = other.kill(grace=0.5)
+    assert receipt.survivors == []
+    assert other.refresh().status == "killed"
+
+
+def test_a_worker_killed_while_it_starts_one_leaves_nothing_half_done(
+    hf: SyncClient, tmp_path: Path
+) -> None:
+    """Killed at any moment of a start: the caller gets its one process all the same."""
+    starts = tmp_path / "starts"
+    for n in range(6):
+        worker = hf.keeper_status()["worker"]
+        killer = subprocess.Popen(["sh", "-c", f"sleep 0.0{n}; kill -9 {worker}"])
+        process = hf.spawn(f"echo {n} >> {starts}; exit {n}", tmux=True)
+        assert process.wait(30).code == n
+        killer.wait()
+    assert starts.read_text().split() == [str(n) for n in range(6)]
+
+
+# -- without tmux ----------------------------------------------------------------------------------
+
+
+def test_without_tmux_it_is_a_pty_and_says_so(
+    hf: SyncClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("bash", "sh", "sleep", "tty"):
+        for place in ("/bin", "/usr/bin"):
+            if os.path.exists(f"{place}/{name}") and not (tmp_path / name).exists():
+                (tmp_path / name).symlink_to(f"{place}/{name}")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    process = hf.spawn("tty; sleep 1000", tmux=True)
+    assert process.record.mode == "pty"
+    assert process.record.tmux_session is None
+    assert any("tmux is not installed" in note for note in process.record.notes)
+    assert f"holdfast attach {process.handle}" in (process.attach_command or "")
+    wait_until(lambda: "/dev/pts/" in process.screen().text)
+
+
+def test_a_tmux_that_does_not_work_is_an_error_that_leaves_nothing(
+    hf: SyncClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "tmux"
+    broken.write_text("#!/bin/sh\necho out of order >&2\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(SpawnError, match="out of order"):
+        hf.spawn("true", tmux=True)
+    assert hf.list() == []
+    assert [name for name in os.listdir(hf.home.processes) if name.startswith("proc-")] == []
