@@ -320,13 +320,17 @@ def killed_at(pid: int, step: int, work: Callable[[], Any]) -> tuple[Any, bool]:
     return results[0], reached
 
 
-def test_a_worker_killed_at_each_step_of_a_life(hf: SyncClient, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("mode", "stride"), [("pipe", 2), ("tty", 5), ("tmux", 7)])
+def test_a_worker_killed_at_each_step_of_a_life(
+    hf: SyncClient, tmp_path: Path, mode: str, stride: int
+) -> None:
     """From the request to the told end: started once, exact code, whole output, told once."""
+    options: dict[str, Any] = {} if mode == "pipe" else {mode: True}
     starts = tmp_path / "starts"
     step, reached, handles = 0, True, []
 
     def life() -> SyncProcess:
-        process = hf.spawn(f"echo $HOLDFAST_HANDLE >> {starts}; echo words; exit 7")
+        process = hf.spawn(f"echo $HOLDFAST_HANDLE >> {starts}; echo words; exit 7", **options)
         process.wait(30)
         return process
 
@@ -335,9 +339,9 @@ def test_a_worker_killed_at_each_step_of_a_life(hf: SyncClient, tmp_path: Path) 
         process, reached = killed_at(worker, step, life)
         end = process.wait(30)
         assert (end.status, end.code, end.reason) == ("failed", 7, "exited"), step
-        assert output(process) == "words\n", step
+        assert output(process).replace("\r", "") == "words\n", step
         handles.append(process.handle)
-        step += 2
+        step += stride
     assert step > 100, "a life has more steps than that"
     assert starts.read_text().split() == handles
     assert_told_once(hf, handles)

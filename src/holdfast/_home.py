@@ -167,6 +167,10 @@ class Home:
         """The last screen of a tmux-mode process."""
         return f"{self.processes}/{handle}.screen"
 
+    def begun(self, handle: str) -> str:
+        """There while a pane of tmux becomes its command."""
+        return f"{self.processes}/{handle}.begun"
+
     @property
     def tmux_socket(self) -> str:
         return self.path + "/tmux.sock"
@@ -294,6 +298,14 @@ def replace_private(path: str, data: bytes) -> None:
     except BaseException:
         os.unlink(temporary)
         raise
+
+
+def unlink(path: str) -> None:
+    """Remove a file, if it is there."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return
 
 
 def write_all(fd: int, data: bytes) -> None:

@@ -25,7 +25,15 @@ import struct
 import time
 
 from ._errors import NotFound, StoreError, not_found
-from ._home import Home, is_handle, open_private, read_private, replace_private, write_all
+from ._home import (
+    Home,
+    is_handle,
+    open_private,
+    read_private,
+    replace_private,
+    unlink,
+    write_all,
+)
 from ._model import ExitNote, Record
 
 _PAGE = 4096
@@ -37,6 +45,7 @@ _NOTE_MAGIC = b"HFX1"
 _SUFFIXES = (
     ".exit",
     ".screen",
+    ".begun",
     ".log",
     ".out",
     ".head",
@@ -188,10 +197,7 @@ class Store:
 
     def delete(self, handle: str) -> None:
         for suffix in _SUFFIXES:
-            try:
-                os.unlink(f"{self.home.processes}/{handle}{suffix}")
-            except FileNotFoundError:
-                continue
+            unlink(f"{self.home.processes}/{handle}{suffix}")
 
     # -- looks ---------------------------------------------------------------------------------
 
@@ -227,10 +233,7 @@ class Store:
             os.close(fd)
 
     def drop_exit(self, handle: str) -> None:
-        try:
-            os.unlink(self.home.exit(handle))
-        except FileNotFoundError:
-            return
+        unlink(self.home.exit(handle))
 
     def read_exit(self, handle: str) -> ExitNote | None:
         """The exit note, or None while there is none (or only a torn one)."""

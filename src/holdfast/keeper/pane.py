@@ -36,13 +36,17 @@ def main(argv: list[str]) -> int:
         except (OSError, ValueError):
             continue  # those that the C library keeps for itself
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    begun = f"{home}/processes/{handle}.begun"
     try:
+        os.close(os.open(begun, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600))
         os.chdir(launch["cwd"])
         os.umask(launch["umask"])
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (launch["nofile"], hard))
         os.execve(launch["program"], launch["argv"], env)
     except (OSError, ValueError) as error:
+        if os.path.exists(begun):
+            os.unlink(begun)
         why = error.errno if isinstance(error, OSError) else None
         keeper.sendall(_line({"failed": why, "why": str(error)}))
     return 126

@@ -22,7 +22,7 @@ import termios
 import time
 
 from .. import _kernel
-from .._home import open_private
+from .._home import open_private, unlink
 from .._loghead import LogHead, broken_head, read_head, spoil_head, write_head
 from .loop import HUP, IN
 
@@ -150,7 +150,7 @@ class LogWriter:
                 self._rotate()
             self._head = LogHead(begin=self.size, base=self._head.base, old_base=self._head.base)
             write_head(self.head_path, self._head)
-        _remove(self.path + ".old")
+        unlink(self.path + ".old")
         self._plan()
 
     def _free(self, begin: int, previous: int) -> bool:
@@ -208,13 +208,6 @@ def _size(path: str) -> int:
         return os.lstat(path).st_size
     except FileNotFoundError:
         return 0
-
-
-def _remove(path: str) -> None:
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        return
 
 
 class Pump:

@@ -78,10 +78,6 @@ def _running(worker: Worker, record: Record, held: Held | None) -> None:
             worker.store.delete(handle)
             return
         held = adopt.find(worker.home, record) if note is None else None
-        if held is None and note is None and record.mode == "tmux":
-            note = worker.tmux.exit_left(record)
-            if note is not None:
-                worker.store.write_exit(handle, note)
         if held is None:
             held = adopt.readers_only(worker.home, record)
         else:
@@ -90,6 +86,10 @@ def _running(worker: Worker, record: Record, held: Held | None) -> None:
             if record.mode == "pty":
                 record.notes.append("its terminal was lost when the keeper was killed")
                 record.attach = None
+    if record.mode == "tmux" and held.pidfd < 0 and note is None:
+        note = worker.tmux.exit_left(record)
+        if note is not None:
+            worker.store.write_exit(handle, note)
     if nameless and held.pid:
         # A worker died between making the process and writing down its pid.
         record.pid, record.start_time = held.pid, _kernel.start_time(held.pid)

@@ -6,9 +6,9 @@ the kernel tells us of its end as of any other's. `remain-on-exit` keeps a dead 
 exit code, for the case that no keeper was there to see.
 
 Start: record written; FIFO made; session made and piped by one tmux command; the pane asks, is
-answered, and its connection ends when it becomes the command; record written with the pid. A worker
-killed before the answer leaves a pane that ends by itself, and a record without a pid and without a
-process that carries its mark: it never was. Killed after it, the mark is there to be found.
+answered, writes a file that says so, and its connection ends when it becomes the command; record
+written with the pid. A worker killed before the answer leaves a pane that ends by itself, and a
+record with neither pid nor such a file: it never was. Killed after it, the pane has the pid.
 
 End: the kernel says so, and how; that goes into an exit note, as where the guard reaps. What the
 process wrote may still be on its way through tmux, which calls the pane dead once it has passed all
@@ -27,7 +27,7 @@ import time
 
 from .. import _kernel, _tmux
 from .._errors import HoldfastError, SpawnError
-from .._home import replace_private
+from .._home import replace_private, unlink
 from .._model import ExitNote, Record, signal_name
 from . import launch
 from .guard import Held
@@ -74,6 +74,7 @@ class Start:
         "piped",
         "pane",
         "pid",
+        "pidfd",
         "tty",
         "failure",
         "timer",
@@ -90,6 +91,7 @@ class Start:
         self.piped = False
         self.pane: Connection | None = None
         self.pid = 0
+        self.pidfd = -1
         self.tty: str | None = None
         self.failure: HoldfastError | None = None
         self.timer: Timer | None = None
@@ -194,6 +196,7 @@ class Tmux:
         connection.pane = start
         start.pane, start.pid = connection, connection.pid
         try:
+            start.pidfd = os.pidfd_open(start.pid)  # now, while it is surely the one
             start.tty = os.readlink(f"/proc/{start.pid}/fd/0")
         except OSError:
             pass  # it is gone already, which its connection will say
@@ -226,22 +229,19 @@ class Tmux:
         del self.starts[record.handle]
         if start.timer is not None:
             start.timer.cancel()
-        try:
-            pidfd = os.pidfd_open(start.pid)
-        except OSError:
-            pidfd = -1
-        held = Held(start.pid, pidfd, out=start.reader)
+        held = Held(start.pid, start.pidfd, out=start.reader)
         record.pid = start.pid
         record.start_time = _kernel.start_time(start.pid)
         record.tty = start.tty
         self._worker.save(record)
+        unlink(self._home.begun(record.handle))
         child = self._worker.add_child(record, held)
         self._worker.hold(record.handle, held)
         for done in start.waiting:
             done(child, None)
         os.close(start.writer)
         child.watch_output(new=True)
-        if pidfd < 0:
+        if start.pidfd < 0:
             self.process_died(child)
         else:
             child.watch_end()
@@ -260,8 +260,9 @@ class Tmux:
         if start.pane is not None:
             start.pane.pane = None
             start.pane.close()
-        os.close(start.reader)
-        os.close(start.writer)
+        for fd in (start.reader, start.writer, start.pidfd):
+            if fd >= 0:
+                os.close(fd)
         self._worker.store.delete(handle)
         self._end_session(start.record)
         for done in start.waiting:
@@ -393,11 +394,9 @@ class Tmux:
 
     def exit_left(self, record: Record) -> ExitNote | None:
         """How it ended while there was no keeper, if its dead pane is still there to say."""
-        for _ in range(_TRIES):
-            pane = self._ask(record)
-            if pane is None or not pane.dead:
-                break
-            if note := _exit_note(pane.status, pane.signal, pane.at):
+        until = time.monotonic() + _END_PATIENCE
+        while (pane := self._ask(record)) is not None and time.monotonic() < until:
+            if pane.dead and (note := _exit_note(pane.status, pane.signal, pane.at)):
                 return note
             os.kill(pane.server, signal.SIGCHLD)  # see `_look_at_dead_pane`
             time.sleep(_SOON)
@@ -406,8 +405,8 @@ class Tmux:
     def begun(self, record: Record) -> bool:
         """A worker died while it started this. True if it came to be; else it is ended.
 
-        A pane that has its command becomes it within moments; one that has not sleeps, waiting for
-        an answer that will never come.
+        A pane that has its command says so in a file and becomes it within moments; one that has
+        not sleeps, waiting for an answer that will never come, or is dead.
         """
         asleep = 0
         until = time.monotonic() + _END_PATIENCE
@@ -415,13 +414,13 @@ class Tmux:
             pane = self._ask(record)
             if pane is None:
                 return False
+            begun = os.path.exists(self._home.begun(record.handle))
+            if begun and (pane.dead or _kernel.mark_of(pane.pid) == record.handle):
+                record.pid, record.tty = pane.pid, pane.tty
+                record.start_time = _kernel.start_time(pane.pid)
+                return True
             if pane.dead:
                 break
-            if _kernel.mark_of(pane.pid) == record.handle:
-                record.pid = pane.pid
-                record.start_time = _kernel.start_time(pane.pid)
-                record.tty = pane.tty
-                return True
             found = _kernel.stat(pane.pid)
             asleep = asleep + 1 if found is not None and found.state == "S" else 0
             time.sleep(_SOON)

@@ -19,7 +19,7 @@ import time
 from .. import _kernel, _wire
 from .._cursors import forget_cursors
 from .._errors import BadRequest, HoldfastError, KeeperError, SpawnError, StoreError
-from .._home import check_session
+from .._home import check_session, unlink
 from .._model import Record, Stop, rfc3339, signal_name
 from .._place import ends_with
 from .._start import keeper_program
@@ -431,10 +431,7 @@ class Worker:
         child.close()
         self.tell("forget", handle)
         for stream in ("stdout", "stderr"):
-            try:
-                os.unlink(self.home.fifo(handle, stream))
-            except FileNotFoundError:
-                continue
+            unlink(self.home.fifo(handle, stream))
         self._check_idle()
 
     def forget(self, session: str, handle: str) -> None:
