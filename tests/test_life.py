@@ -82,7 +82,7 @@ def client(home: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[...,
 
 
 def output(process: SyncProcess, stream: str = "stdout") -> str:
-    """All of it, with the line ends that the process wrote: terminals make two characters of one."""
+    """All of it, with the line ends that were written: a terminal makes two characters of one."""
     return process.read_at(0, 1 << 20, stream=stream).text.replace("\r\n", "\n")
 
 

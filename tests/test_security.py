@@ -713,6 +713,11 @@ def a_spawn(**changes: object) -> dict[str, object]:
         "cwd": "/",
         "env": {"PATH": "/bin"},
         "umask": 0o22,
+        "mode": "pipe",
+        "size": [80, 24],
+        "tmux": None,
+        "attach": None,
+        "notes": [],
         "label": "",
         "group": "",
         "timeout": None,
@@ -731,6 +736,16 @@ def a_spawn(**changes: object) -> dict[str, object]:
 
 NAN = float("nan")
 SPAWNS: list[dict[str, object]] = [
+    {"mode": "telepathy"},
+    {"mode": None},
+    {"mode": "pty", "size": [0, 24]},
+    {"mode": "pty", "size": [80, 1e9]},
+    {"mode": "pty", "size": "80x24"},
+    {"mode": "tmux", "size": None},
+    {"mode": "tmux", "tmux": None},
+    {"mode": "tmux", "tmux": "/no/such/tmux"},
+    {"attach": 5},
+    {"notes": 5},
     {"argv": []},
     {"argv": "true"},
     {"argv": None},

@@ -17,6 +17,7 @@ from . import _environment, _start, _tmux
 from ._config import UNSET, Config, load_config
 from ._errors import (
     BadRequest,
+    HoldfastError,
     KeeperError,
     StoreError,
     not_found,
@@ -184,6 +185,8 @@ class Client:
             rendering = partial(self.renderings.of, record) if drawn and record.tty else None
             try:
                 prompt = prompt_of(log, state, rendering)
+            except HoldfastError:
+                prompt = ""  # the log cannot be read, which whoever reads it will be told
             finally:
                 log.close()
             record.waiting_for_input = {"prompt": prompt, "kind": state}

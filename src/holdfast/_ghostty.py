@@ -227,21 +227,22 @@ class Terminal:
         """Feed `data` and return what a terminal replies to the queries in it."""
         replies: list[bytes] = []
 
-        @_WritePty
         def reply(terminal: Any, user: Any, data: Any, size: int) -> None:
             replies.append(ctypes.string_at(data, size))
 
-        @_Size
         def tell_size(terminal: Any, user: Any, to: Any) -> bool:
             to[0] = SizeReportSize(self.rows, self.columns, *_CELL)
             return True
 
-        @_ColorScheme
         def tell_scheme(terminal: Any, user: Any, to: Any) -> bool:
             to[0] = 1  # dark
             return True
 
-        callbacks = {OPT_WRITE_PTY: reply, OPT_SIZE: tell_size, OPT_COLOR_SCHEME: tell_scheme}
+        callbacks = {
+            OPT_WRITE_PTY: _WritePty(reply),
+            OPT_SIZE: _Size(tell_size),
+            OPT_COLOR_SCHEME: _ColorScheme(tell_scheme),
+        }
         for option, callback in callbacks.items():
             self._call("terminal_set", self._terminal, option, ctypes.cast(callback, c_void_p))
         for option in (OPT_COLOR_FOREGROUND, OPT_COLOR_CURSOR):

@@ -1,4 +1,4 @@
-"""In raw mode, prints every byte it gets as hex; q ends it. Arguments are written first, escaped."""
+"""In raw mode, prints every byte it gets as hex; q ends it. Arguments are written before that."""
 
 import os
 import sys

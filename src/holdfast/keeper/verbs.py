@@ -440,8 +440,9 @@ def _size(value: object) -> tuple[int, int]:
 def _check_fields(m: Message) -> None:
     if m["mode"] not in ("pipe", "pty", "tmux"):
         raise BadRequest("a mode is pipe, pty or tmux")
-    if m["mode"] != "pipe":
-        _size(m["size"])
+    _size(m["size"])
+    if (m["mode"] == "tmux") is not isinstance(m["tmux"], str):
+        raise BadRequest("tmux mode needs the path of tmux")
     if isinstance(m["command"], list) and not all(isinstance(part, str) for part in m["command"]):
         raise BadRequest("a command is text or a list of texts")
     for name in ("timeout", "grace", "retention"):
