@@ -19,6 +19,8 @@ from ._rows_flow import cap, many_processes, one_process
 from ._rows_keeper import idle, new_worker, ps, weight
 from ._rows_life import burst, exit_to_waiter, start
 from ._rows_logs import echo, large_log
+from ._rows_screen import screen
+from ._rows_terminal import key_to_echo, terminal_flow
 from ._stage import Stage
 from ._table import competitors_table, table
 
@@ -38,6 +40,9 @@ ROWS: dict[str, Callable[[Stage], list[Row]]] = {
     "cap": cap,
     "log": large_log,
     "echo": echo,
+    "key": key_to_echo,
+    "tty": terminal_flow,
+    "screen": screen,
     "ps": ps,
     "worker": new_worker,
 }

@@ -32,6 +32,7 @@ _FOLLOW_REST = 0.01
 _FOLLOW_AT_ONCE = 500
 _FOLLOW_REFILL = 200.0  # a second
 _FOLLOW_QUIET = 0.25
+_FOLLOW_ANSWER = 0.05
 _POLL = 0.05
 
 
@@ -64,6 +65,7 @@ class Process:
         self.record = record
         self._logs: dict[str, Log] = {}
         self._last_look = 0.0
+        self._last_send = 0.0
 
     @property
     def handle(self) -> str:
@@ -167,25 +169,33 @@ class Process:
         paths = [log.path, home.meta(self.handle)]
         patience = _Patience()
         with Watch(paths) as watch:
+            unsure = True  # whether it still runs: after news of its record, or a while without any
             while True:
-                watch.drain()
+                news = watch.drain()
+                unsure |= not news or paths[1] in news
                 output = log.read(position, _FOLLOW_CHUNK, whole_characters=True)
                 if output.data or output.gap:
                     position = output.end
                     await self._look()
                     yield output
-                    if not output.more and not patience.use():
+                    if not output.more and not patience.use() and not self._waits_for_answer():
                         await client._link.readable(None, _FOLLOW_REST)
                     continue
-                if not self._still_running():
-                    break
-                await client._kept(self.record)
+                if unsure:
+                    if not self._still_running():
+                        break
+                    await client._kept(self.record)
+                    unsure = False
                 quiet = _POLL if watch.fileno() is None else _FOLLOW_QUIET
                 await client._link.readable(watch.fileno(), quiet)
         # It has ended, so what it wrote is all there, even where it breaks off in a character.
         while (output := log.read(position, _FOLLOW_CHUNK)).data or output.gap:
             position = output.end
             yield output
+
+    def _waits_for_answer(self) -> bool:
+        """True just after something was sent: what comes now is what somebody waits for."""
+        return time.monotonic() - self._last_send < _FOLLOW_ANSWER
 
     def _still_running(self) -> bool:
         try:
@@ -214,11 +224,12 @@ class Process:
         Enter too, while bytes go as they are; `paste` brackets it as a paste if the program asked
         for that. `eof` closes stdin afterwards, or types the terminal's end-of-file character.
         """
-        record = self._client._load(self.handle)
+        record = self.record  # that it runs, and is ours, the keeper says
         terminal = record.mode != "pipe"
         raw = _terminal.typed(data, _raw(data), terminal=terminal, enter=enter and not paste)
         if paste:
             _terminal.check_terminal(record)
+            record = self._client._load(self.handle)
             link, renderings = self._client._link, self._client.renderings
             raw = await link.aside(lambda: _terminal.pasted(raw, renderings.of(record)))
             raw += b"\r" if enter else b""
@@ -247,7 +258,8 @@ class Process:
 
     async def _type(self, record: Record, raw: bytes, eof: bool, timeout: float) -> int:
         client = self._client
-        if record.mode == "tmux" and record.running:
+        self._last_send = time.monotonic()
+        if record.mode == "tmux" and client._load(self.handle).running:
             taken = await client._link.aside(
                 lambda: _terminal.type_into_tmux(client.home, record, raw, eof)
             )

@@ -71,14 +71,21 @@ class Watch:
     def fileno(self) -> int | None:
         return self._fd
 
-    def drain(self) -> None:
-        """Take all that is pending, and follow names to the files they mean now."""
+    def drain(self) -> set[str]:
+        """Take all that is pending, and follow names to the files they mean now.
+
+        Returns the paths of which something was heard.
+        """
+        changed: set[str] = set()
         # Letting go of a watch makes an event too, which would wake the caller for nothing.
         for _ in range(3):
-            shifted = self._take()
+            touched, shifted = self._take()
+            everything = -1 in touched
+            for path in self._paths:
+                if everything or touched & {self._found.get(path), self._above.get(path)}:
+                    changed.add(path)
             if not shifted:
-                return
-            everything = -1 in shifted
+                break
             self._place(
                 [
                     path
@@ -88,9 +95,14 @@ class Watch:
                     or self._above.get(path) in shifted
                 ]
             )
+        return changed
 
-    def _take(self) -> set[int]:
-        """The watches whose names may mean other files now; -1 stands for events that were lost."""
+    def _take(self) -> tuple[set[int], set[int]]:
+        """The watches that had events, and those whose names may mean other files now.
+
+        -1 stands for events that were lost.
+        """
+        touched: set[int] = set()
         shifted: set[int] = set()
         while self._fd is not None:
             try:
@@ -101,9 +113,10 @@ class Watch:
             while at < len(data):
                 watch, mask, _, length = _EVENT.unpack_from(data, at)
                 at += _EVENT.size + length
+                touched.add(watch)
                 if mask & (_SHIFTED | _WITHIN | _OVERFLOW):
                     shifted.add(watch)  # -1 for an overflow
-        return shifted
+        return touched, shifted
 
     def _place(self, paths: list[str]) -> None:
         """Watch each path, or where it would appear; give up when inotify allows no more."""

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 
 _NOTE_DELAY = 0.02
+_LINGER = 0.0003
+_SELECTABLE = 1024  # what select can wait for; poll counts in milliseconds
 
 
 class Sending:
@@ -297,7 +299,7 @@ class Child:
     ) -> None:
         """Write to stdin; `done` gets how many bytes were taken within the time."""
         held = self.held
-        if held.stdin >= 0 and self.record.mode == "pty":
+        if held.stdin >= 0 and self.record.mode == "pty" and (eof or len(data) > _tty.LINE):
             typed, inserted = _tty.typed(held.stdin, data, eof)
             sending = Sending(typed, token, False, done)
             sending.inserted = inserted
@@ -363,7 +365,16 @@ class Child:
                 return
             if sending.eof:
                 self.close_stdin()
+            self._linger()
             self._finish_send(sending, None)
+
+    def _linger(self) -> None:
+        """Give it a moment to answer: then whoever sent this need be woken only once for both."""
+        fds = [pump.fd for pump in self.pumps if pump.fd < _SELECTABLE]
+        ready, _, _ = select.select(fds, [], [], _LINGER)
+        for pump in list(self.pumps):
+            if pump.fd in ready:
+                pump.drain()
 
     def _finish_send(self, sending: Sending, error: HoldfastError | None) -> None:
         if sending not in self._sends:

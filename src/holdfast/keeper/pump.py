@@ -37,6 +37,7 @@ _PIECE = 1 << 20
 _TURN = 1 << 20  # bytes moved before others get their turn
 _FREE_STEP = 32 << 20
 _COPY_PIECE = 1 << 16
+_SHORT = 1 << 10
 _TERMINAL_BUFFER = 1 << 18
 # A flooding process gets a bigger pipe; many of them smaller ones, which fit into the cache.
 _PIPE_SIZE, _PIPE_SIZE_OF_MANY, _MANY = 1 << 20, 1 << 17, 4
@@ -327,6 +328,8 @@ class Pump:
                     break
                 pieces.append(piece)
                 moved += len(piece)
+                if len(piece) < _SHORT and turn == _TURN:
+                    break  # that was all; should there be more, we hear of it
         except BlockingIOError:
             pass
         except OSError as error:
