@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -140,6 +141,17 @@ def test_an_answer_from_anybody_settles_the_prompt(hf: SyncClient) -> None:
     person = open_client(hf.home, None)
     person.get(process.handle).send("yes\n")
     person.close()
+    wait_until(lambda: prompts(hf) == [])
+    assert all_prompts(hf) == ["first?"]
+
+
+def test_an_answer_typed_in_tmux_settles_the_prompt(hf: SyncClient) -> None:
+    """A person who attached with tmux itself answers: the keeper sees it by what happens then."""
+    process = hf.spawn("read -p 'first? ' x; sleep 1000", tmux=True)
+    wait_until(lambda: prompts(hf))
+    server = ["tmux", "-S", hf.home.tmux_socket]
+    name = f"={process.record.tmux_session}:"
+    subprocess.run([*server, "send-keys", "-t", name, "yes", "Enter"], check=True)
     wait_until(lambda: prompts(hf) == [])
     assert all_prompts(hf) == ["first?"]
 

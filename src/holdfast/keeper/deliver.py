@@ -90,10 +90,14 @@ class Delivery:
     def prompt(self, child: Child, offset: int, prompt: str, kind: str) -> None:
         """Tell that a process waits for input, once for each place in its log."""
         record = child.record
+        event_id = input_event_id(record.handle, offset)
         try:
-            self._outbox(record.session).append(
+            outbox = self._outbox(record.session)
+            past = [known for known in outbox.open_prompts(record.handle) if known != event_id]
+            outbox.acknowledge(past)  # it has gone on since
+            outbox.append(
                 {
-                    "id": input_event_id(record.handle, offset),
+                    "id": event_id,
                     "type": "input",
                     "at": rfc3339(time.time()),
                     "handle": record.handle,
@@ -116,6 +120,13 @@ class Delivery:
             outbox.acknowledge(outbox.open_prompts(record.handle))
         except OSError as error:
             say(f"{record.handle}: its prompts cannot be acknowledged: {error}")
+
+    def settle_prompt(self, record: Record, offset: int) -> None:
+        """It waits there no more, whoever answered."""
+        try:
+            self._outbox(record.session).acknowledge([input_event_id(record.handle, offset)])
+        except OSError as error:
+            say(f"{record.handle}: its prompt cannot be acknowledged: {error}")
 
     def _again(self) -> None:
         self._timer = None

@@ -237,13 +237,16 @@ class Watching:
                 say(f"the watcher said something odd: {error}")
 
     def _take(self, message: dict[str, Any]) -> None:
-        child = self._watched.get(str(message.get("input") or message.get("reply")))
+        what, handle = next(iter(message.items()))
+        child = self._watched.get(handle)
         if child is None or child.note is not None:
             return
-        if "input" in message:
+        if what == "reply":
+            child.type(binascii.a2b_base64(message["data"]))
+        elif what == "settled":
+            self._worker.delivery.settle_prompt(child.record, int(message["offset"]))
+        elif what == "input":
             self._prompted.add(child.record.handle)
             self._worker.delivery.prompt(
                 child, int(message["offset"]), str(message["prompt"]), str(message["kind"])
             )
-        else:
-            child.type(binascii.a2b_base64(message["data"]))

@@ -9,9 +9,10 @@ object in a line, each way:
          {"sizes": HANDLE, "to": [[offset, columns, rows], ...]}
          {"drop": HANDLE}
     out  {"input": HANDLE, "offset": n, "prompt": TEXT, "kind": "line" | "password" | "key"}
+         {"settled": HANDLE, "offset": n}
          {"reply": HANDLE, "data": BASE64}
 
-"from" is where in the log to begin looking for queries. Without it that is the log's end, or its
+"settled" says that a prompt is past, whoever answered it. "from" is where in the log to begin looking for queries. Without it that is the log's end, or its
 beginning for a process that has only just started: programs ask first of all.
 
 DESIGN. It holds nothing that cannot be lost. Killed and started again it may tell of a prompt that

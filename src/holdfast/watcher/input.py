@@ -1,4 +1,4 @@
-"""Sees a process wait for input, and says so once for each prompt.
+"""Sees a process wait for input, and says so once for each prompt; and when it does so no more.
 
 When output has gone quiet it looks, and looks again a moment later: two looks that agree, with no
 output between them, are a prompt. A process that does something else is looked at less and less
@@ -76,12 +76,13 @@ class _Said:
 
 
 class InputEye:
-    __slots__ = ("_first", "_said", "_step", "_watched", "due")
+    __slots__ = ("_first", "_open", "_said", "_step", "_watched", "due")
 
     def __init__(self, watched: Watched) -> None:
         self._watched = watched
         self._first: Seen | None = None
         self._said: _Said | None = None
+        self._open = False  # whether what was said last still holds, for all we know
         self._step = _QUIET
         self.due: float | None = time.monotonic() + _QUIET
 
@@ -101,6 +102,10 @@ class InputEye:
         if seen.answer is False or seen.answer == "unknown":
             cost = time.monotonic() - now
             self._first = None
+            if seen.answer is False and self._open and self._said is not None:
+                # Somebody has answered, perhaps a person in tmux, of whom the keeper knows nothing.
+                self._open = False
+                watched.say({"settled": watched.handle, "offset": self._said.offset})
             self.due = now + max(self._step, cost * _SHARE)
             self._step = min(self._step * 2, _SLOWEST)
             if self._step == _SLOWEST:
@@ -118,7 +123,9 @@ class InputEye:
             return
         before, self._said = self._said, said
         if before is not None and said.repeats(before, watched):
+            said.offset = before.offset
             return
+        self._open = True
         watched.say(
             {
                 "input": watched.handle,
