@@ -81,6 +81,16 @@ def punch_hole(fd: int, offset: int, length: int) -> None:
     _check(libc().fallocate(fd, mode, ctypes.c_long(offset), ctypes.c_long(length)))
 
 
+def make_tank() -> int:
+    """A pipe that one descriptor is both ends of: what is put into it waits until it is taken."""
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    try:
+        return os.open(f"/proc/self/fd/{writer}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
 def boot_id() -> str:
     global _boot_id
     if not _boot_id:

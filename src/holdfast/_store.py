@@ -100,6 +100,7 @@ class Store:
         try:
             os.rename(self.home.spare_fifo, path)
         except FileNotFoundError:
+            unlink(path)  # as renaming does
             os.mkfifo(path, 0o600)
 
     def save(self, record: Record) -> None:

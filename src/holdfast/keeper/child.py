@@ -137,7 +137,7 @@ class Child:
                     lambda: self.on_limit(self),
                     self._hung_up,
                     self._disk_full,
-                    terminal=record.mode == "pty",
+                    tank=self.held.tank,
                 )
                 self.pumps.append(pump)
 
@@ -433,6 +433,9 @@ class Child:
         self.writers.clear()
         self.close_stdin()
         self.release_terminal()
+        if self.held.tank >= 0:
+            os.close(self.held.tank)
+            self.held.tank = -1
         if self.held.pidfd >= 0:
             self.loop.remove(self.held.pidfd)
             os.close(self.held.pidfd)

@@ -42,13 +42,13 @@ if TYPE_CHECKING:
 
 _MESSAGE = 65536
 _CLAIM_TRIES = 200
-_DESCRIPTORS = ("pidfd", "out", "err", "stdin", "tty")
+_DESCRIPTORS = ("pidfd", "out", "err", "stdin", "tty", "tank")
 
 
 class Held:
     """What both halves hold of one process. Descriptors are -1 where there is none."""
 
-    __slots__ = ("pid", "pidfd", "out", "err", "stdin", "tty", "token", "sent")
+    __slots__ = ("pid", *_DESCRIPTORS, "token", "sent")
 
     def __init__(
         self,
@@ -58,6 +58,7 @@ class Held:
         err: int = -1,
         stdin: int = -1,
         tty: int = -1,
+        tank: int = -1,
         token: str = "",
         sent: int = 0,
     ) -> None:
@@ -69,6 +70,8 @@ class Held:
         # The process's side of its terminal. While one is open here the terminal outlives the
         # process, so nothing that was written to it can be lost before it is read.
         self.tty = tty
+        # What came out of the terminal and is not in the log yet.
+        self.tank = tank
         # The last send and how much of it was written, so that a client that repeats it after a
         # crash has none of it typed twice. Less than 0: the worker died in the very write.
         self.token = token

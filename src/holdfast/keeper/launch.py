@@ -14,7 +14,7 @@ import signal
 import stat
 
 from .._errors import BadDirectory, NotExecutable, SpawnError
-from .._kernel import MARK
+from .._kernel import MARK, make_tank
 from .._model import Record
 from .._store import Store
 from .._tty import set_size, set_utf8
@@ -29,10 +29,10 @@ _RESET = [signal.SIGPIPE, signal.SIGXFSZ]
 class Ends:
     """The descriptors of one launch: ours to keep, and the child's to close after the start."""
 
-    __slots__ = ("out", "err", "stdin", "tty", "_theirs")
+    __slots__ = ("out", "err", "stdin", "tty", "tank", "_theirs")
 
     def __init__(self) -> None:
-        self.out = self.err = self.stdin = self.tty = -1
+        self.out = self.err = self.stdin = self.tty = self.tank = -1
         self._theirs: list[int] = []
 
     def give(self, fd: int) -> int:
@@ -46,7 +46,7 @@ class Ends:
 
     def close_all(self) -> None:
         self.close_theirs()
-        for fd in (self.out, self.err, self.stdin, self.tty):
+        for fd in (self.out, self.err, self.stdin, self.tty, self.tank):
             if fd >= 0:
                 os.close(fd)
 
@@ -95,13 +95,13 @@ def make_ends(store: Store, record: Record) -> tuple[Ends, list[Action]]:
     try:
         if record.mode == "pty":
             return ends, _terminal(ends, record)
-        reader, theirs = make_fifo(store, store.home.fifo(record.handle))
+        reader, theirs = _fifo(store, store.home.fifo(record.handle))
         ends.out = reader
         actions: list[Action] = [(os.POSIX_SPAWN_DUP2, ends.give(theirs), 1)]
         if record.err_log is None:
             actions.append((os.POSIX_SPAWN_DUP2, theirs, 2))
         else:
-            reader, theirs = make_fifo(store, store.home.fifo(record.handle, "stderr"))
+            reader, theirs = _fifo(store, store.home.fifo(record.handle, "stderr"))
             ends.err = reader
             actions.append((os.POSIX_SPAWN_DUP2, ends.give(theirs), 2))
         if record.stdin:
@@ -120,6 +120,7 @@ def _terminal(ends: Ends, record: Record) -> list[Action]:
     ends.out, ends.tty = os.openpty()  # neither is inherited
     ends.stdin = os.dup(ends.out)
     os.set_blocking(ends.out, False)
+    ends.tank = make_tank()
     record.tty = os.ttyname(ends.tty)
     set_size(ends.tty, *record.size or (80, 24))
     set_utf8(ends.tty)
@@ -128,17 +129,21 @@ def _terminal(ends: Ends, record: Record) -> list[Action]:
     return [opened, (os.POSIX_SPAWN_DUP2, 0, 1), (os.POSIX_SPAWN_DUP2, 0, 2)]
 
 
-def make_fifo(store: Store, path: str) -> tuple[int, int]:
-    """Our reading end, and the one that a writer holds so that the FIFO never breaks."""
+def _fifo(store: Store, path: str) -> tuple[int, int]:
     store.make_fifo(path)
     # Read-write for the child: with a reader of its own the FIFO never breaks, it only fills. Ours
     # is opened second, so that it never sees an end before there was a beginning.
     theirs = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
-        return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), theirs
+        return open_reader(path), theirs
     except BaseException:
         os.close(theirs)
         raise
+
+
+def open_reader(path: str) -> int:
+    """Our end of a FIFO; it hangs up when its last writer has gone, not before its first came."""
+    return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
 
 
 def start(

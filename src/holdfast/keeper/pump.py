@@ -1,8 +1,9 @@
 """Moving a process's output from its FIFO or terminal into its log, and keeping that in its cap.
 
 DESIGN. The process holds its FIFO open for reading and writing, so it never breaks: it fills, and
-the process waits. The pump splices what is there into the log, where only the pump writes. What
-comes from a terminal, which nothing can be spliced from, it reads and writes. When
+the process waits. The pump splices what is there into the log, where only the pump writes. From a
+terminal it splices into a pipe that the guard holds too, the tank, and from there into the log: so
+at no moment is output in our memory alone, to be lost with us. When
 the log passes its cap the head is freed: first the head file says where the log now begins, then
 the blocks go back to the file system, so a reader that looks at the head after reading knows what
 to throw away. A pump killed between the two leaves blocks that the next freeing returns.
@@ -37,6 +38,7 @@ _PIECE = 1 << 20
 _TURN = 1 << 20  # bytes moved before others get their turn
 _FREE_STEP = 32 << 20
 _COPY_PIECE = 1 << 16
+_TANK = 48 << 10
 _SHORT = 1 << 10
 _TERMINAL_BUFFER = 1 << 18
 # A flooding process gets a bigger pipe; many of them smaller ones, which fit into the cache.
@@ -204,6 +206,12 @@ class LogWriter:
         os.close(self._fd)
 
 
+def _waiting(fd: int) -> int:
+    """How much there is to be read."""
+    waiting: int = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, b"\0\0\0\0"))[0]
+    return waiting
+
+
 def _size(path: str) -> int:
     try:
         return os.lstat(path).st_size
@@ -226,8 +234,10 @@ class Pump:
         "_last",
         "_urgent_until",
         "_grown",
+        "_can_splice",
         "_held_back",
-        "_terminal",
+        "_in_tank",
+        "_tank",
         "_watched",
     )
 
@@ -241,9 +251,11 @@ class Pump:
         on_hangup: Callable[[Pump], None],
         on_disk_full: Callable[[OSError], None],
         *,
-        terminal: bool = False,
+        tank: int = -1,
     ) -> None:
-        self._terminal = terminal
+        self._tank = tank  # of a terminal
+        self._in_tank = _waiting(tank) if tank >= 0 else 0
+        self._can_splice = True
         self._held_back = b""
         self._loop = loop
         self.fd = fd
@@ -285,12 +297,11 @@ class Pump:
     def _move(self, turn: int) -> int | None:
         """Bytes moved in one turn; None if the log could not take them."""
         try:
-            if self._terminal or self._held_back:
-                moved = self._copy(turn)
-            else:
-                moved = self._splice(turn)
-                if not self.writer.can_splice:
-                    moved += self._copy(turn)
+            moved = 0
+            if self._can_splice:
+                moved = self._splice(turn) if self._tank < 0 else self._splice_terminal(turn)
+            if not self._can_splice:
+                moved += self._copy(turn)
         except OSError as error:
             if error.errno not in _DISK_FULL:
                 raise
@@ -309,13 +320,51 @@ class Pump:
             while moved < turn:
                 piece = self.writer.take(self.fd, _PIECE)
                 if piece == 0:
+                    self._can_splice = self.writer.can_splice
                     break
                 moved += piece
                 if piece >= 1 << 16 and not self._grown:
-                    self._grow()
+                    self._grow(self.fd)
         except BlockingIOError:
             pass
         return moved
+
+    def _splice_terminal(self, turn: int) -> int:
+        """Into the tank until there is no more or it is full, then from there into the log."""
+        moved = 0
+        piece = _PIECE
+        self._empty_tank()
+        while moved < turn and piece >= _SHORT:
+            before = self._in_tank
+            try:
+                while self._in_tank < _TANK:
+                    piece = os.splice(self.fd, self._tank, _PIECE)
+                    self._in_tank += piece
+                    if piece < _SHORT and turn == _TURN:
+                        break  # that was all; should there be more, we hear of it
+            except BlockingIOError:
+                pass
+            except OSError as error:
+                if error.errno == errno.EINVAL:
+                    self._can_splice = False  # an older kernel
+                elif error.errno != errno.EIO:  # which is how a terminal hangs up
+                    raise
+            if self._in_tank == before:
+                break
+            moved += self._in_tank - before
+            if self._in_tank >= _TANK and not self._grown:
+                self._grow(self._tank)
+            self._empty_tank()
+        return moved
+
+    def _empty_tank(self) -> None:
+        while self._in_tank > 0:
+            piece = self.writer.take(self._tank, self._in_tank) if self.writer.can_splice else 0
+            if piece == 0:
+                data = os.read(self._tank, self._in_tank)
+                self.writer.append(data)
+                piece = len(data)
+            self._in_tank -= piece
 
     def _copy(self, turn: int) -> int:
         """Read and write; what the log cannot take now is held back until it can."""
@@ -343,13 +392,13 @@ class Pump:
             self._held_back = self._held_back[self.writer.size - before :]
         return moved
 
-    def _grow(self) -> None:
+    def _grow(self, pipe: int) -> None:
         """Give a flooding process a bigger pipe; the kernel may refuse, which costs only speed."""
         self._grown = True
         self._loop.floods += 1
         size = _PIPE_SIZE if self._loop.floods < _MANY else _PIPE_SIZE_OF_MANY
         try:
-            fcntl.fcntl(self.fd, _F_SETPIPE_SZ, size)
+            fcntl.fcntl(pipe, _F_SETPIPE_SZ, size)
         except OSError:
             return
 
@@ -366,10 +415,10 @@ class Pump:
 
     def drain(self) -> bool:
         """Move what is there now, and no more: a grandchild may go on writing for ever."""
-        if self._terminal:
+        if self._tank >= 0:
             # The kernel does not say how much that is, but not to be more than it buffers.
             return self._move(_TERMINAL_BUFFER) is not None
-        waiting: int = struct.unpack("i", fcntl.ioctl(self.fd, termios.FIONREAD, b"\0\0\0\0"))[0]
+        waiting = _waiting(self.fd)
         while waiting > 0:
             moved = self._move(min(waiting, _TURN))
             if moved is None:

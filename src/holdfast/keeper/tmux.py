@@ -69,7 +69,6 @@ class Start:
         "program",
         "spec",
         "reader",
-        "writer",
         "tries",
         "piped",
         "pane",
@@ -86,7 +85,7 @@ class Start:
         self.record = record
         self.program = program  # tmux itself
         self.spec: dict[str, Any] | None = spec  # what the pane asks for, once
-        self.reader = self.writer = -1
+        self.reader = -1
         self.tries = 0
         self.piped = False
         self.pane: Connection | None = None
@@ -117,9 +116,9 @@ class Tmux:
         start = Start(record, program, spec)
         start.waiting.append(done)
         try:
-            start.reader, start.writer = launch.make_fifo(
-                self._worker.store, self._home.fifo(record.handle)
-            )
+            fifo = self._home.fifo(record.handle)
+            self._worker.store.make_fifo(fifo)
+            start.reader = launch.open_reader(fifo)
         except BaseException:
             self._worker.store.delete(record.handle)
             raise
@@ -145,7 +144,7 @@ class Tmux:
             ["set-option", "-g", "history-limit", str(_HISTORY)],
             ["set-option", "-s", "escape-time", "50"],
             ["new-session", "-d", "-s", session, "-x", str(columns), "-y", str(rows), *asks],
-            ["pipe-pane", "-t", name, f"exec cat 1<>{fifo}"],
+            ["pipe-pane", "-t", name, f"test -p {fifo} && exec cat 1<>{fifo}"],
             ["display-message", "-p", "#{pid}"],
         ]
         arguments: list[str] = []
@@ -239,7 +238,6 @@ class Tmux:
         self._worker.hold(record.handle, held)
         for done in start.waiting:
             done(child, None)
-        os.close(start.writer)
         child.watch_output(new=True)
         if start.pidfd < 0:
             self.process_died(child)
@@ -260,7 +258,7 @@ class Tmux:
         if start.pane is not None:
             start.pane.pane = None
             start.pane.close()
-        for fd in (start.reader, start.writer, start.pidfd):
+        for fd in (start.reader, start.pidfd):
             if fd >= 0:
                 os.close(fd)
         self._worker.store.delete(handle)

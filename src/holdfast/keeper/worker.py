@@ -297,7 +297,7 @@ class Worker:
         except BaseException:
             self.store.delete(handle)
             raise
-        held = Held(0, -1, ends.out, ends.err, ends.stdin, ends.tty)
+        held = Held(0, -1, ends.out, ends.err, ends.stdin, ends.tty, ends.tank)
         told = False
         try:
             self._channel.hand_over("launching", handle, held)

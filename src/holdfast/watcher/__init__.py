@@ -12,8 +12,9 @@ object in a line, each way:
          {"settled": HANDLE, "offset": n}
          {"reply": HANDLE, "data": BASE64}
 
-"settled" says that a prompt is past, whoever answered it. "from" is where in the log to begin looking for queries. Without it that is the log's end, or its
-beginning for a process that has only just started: programs ask first of all.
+"settled" says that a prompt is past, whoever answered it. "from" is where in the log to begin
+looking for queries. Without it that is the log's end, or its beginning for a process that has only
+just started: programs ask first of all.
 
 DESIGN. It holds nothing that cannot be lost. Killed and started again it may tell of a prompt that
 it told of before, with the same offset, which is how the keeper knows it. A query is answered at
