@@ -9,8 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast import SyncClient, SyncProcess
-from holdfast._screen import Screen
+from holdfast import Screen, SyncClient, SyncProcess
 from holdfast.cli._crop import frame, part
 from holdfast.cli._sieve import Sieve
 from holdfast.cli._typing import Detach

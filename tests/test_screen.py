@@ -17,12 +17,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast import _ghostty, _screen
+from holdfast import Screen, _ghostty, _screen
 from holdfast._errors import Unavailable
 from holdfast._ghostty import Terminal
 from holdfast._loghead import LogHead, write_head
 from holdfast._output import Log
-from holdfast._screen import WINDOW, Rendering, Screen
+from holdfast._screen import WINDOW, Rendering
 from holdfast.testing import wait_until
 
 RECORDED = Path(__file__).parent / "data" / "screens"

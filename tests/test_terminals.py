@@ -467,3 +467,14 @@ def test_kill_ends_an_interactive_shell_and_its_jobs_politely(start: Start) -> N
     assert not receipt.forced
     assert receipt.survivors == []
     assert process.refresh().status == "killed"
+
+
+def test_keys_after_an_interrupt_are_not_lost(start: Start) -> None:
+    """What the issue of a shell's C-c throws away is typed when the shell is back at its prompt."""
+    process = start(PLAIN_BASH, env={"PS1": "shell> "})
+    shows(process, "shell>")
+    process.send("echo once $((1 + 1))", enter=True)
+    shows(process, "once 2")
+    process.send("half a line")
+    process.keys("C-c", "Up", "Enter")
+    wait_until(lambda: output(process).count("once 2\n") == 2)

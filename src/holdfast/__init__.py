@@ -19,7 +19,7 @@ from ._errors import (
     Unsupported,
     WaitTimeout,
 )
-from ._model import Event, Exit, Record
+from ._model import Event, Exit, Record, Screen
 from ._output import Output
 from ._process import Process, Receipt
 from ._sync import SyncClient, SyncProcess
@@ -44,6 +44,7 @@ __all__ = [
     "Process",
     "Receipt",
     "Record",
+    "Screen",
     "SpawnError",
     "StoreError",
     "SyncClient",

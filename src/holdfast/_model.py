@@ -501,3 +501,37 @@ class Event:
     def __repr__(self) -> str:
         what = self.status or self.type
         return f"<Event {self.seq} {self.id} {what} session={self.session!r}>"
+
+
+@dataclass(slots=True)
+class Screen:
+    """A terminal as a person would see it.
+
+    `text` has the rows without blanks at their ends and without the empty ones at the bottom. The
+    cursor is (column, row), counted from 0, or None while it is hidden. `exact` is false when
+    something that was drawn earlier may be missing, and `note` says why.
+    """
+
+    text: str
+    size: tuple[int, int]
+    cursor: tuple[int, int] | None = None
+    title: str = ""
+    fullscreen: bool = False
+    exact: bool = True
+    note: str = ""
+    styled: str | None = None
+
+    def __str__(self) -> str:
+        return self.text
+
+    def public(self) -> dict[str, Any]:
+        shown: dict[str, Any] = {
+            "text": self.text,
+            "size": size_text(self.size),
+            "cursor": self.cursor and list(self.cursor),
+            "title": self.title,
+            "fullscreen": self.fullscreen,
+            "exact": self.exact,
+            "note": self.note,
+        }
+        return shown if self.styled is None else shown | {"styled": self.styled}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ._client import Client
-    from ._screen import Screen
+    from ._model import Screen
 
 _CHUNK = 65536
 _FOLLOW_CHUNK = 1 << 20
@@ -34,6 +34,8 @@ _FOLLOW_REFILL = 200.0  # a second
 _FOLLOW_QUIET = 0.25
 _FOLLOW_ANSWER = 0.05
 _POLL = 0.05
+_INTERRUPTING = 0.05
+_INTERRUPTED = 0.5
 
 
 @dataclass(slots=True)
@@ -249,12 +251,28 @@ class Process:
         _terminal.check_running(record)
         renderings = self._client.renderings
         raw = await self._client._link.aside(lambda: encode(names, lambda: renderings.of(record)))
-        if await self._type(record, raw, False, 5.0) < len(raw):
-            raise Unsupported(
-                f"{self.handle} does not read its terminal, and no more keys fit into it; try "
-                "again when it does, or kill it",
-                handle=self.handle,
-            )
+        pressed = False
+        for part in _terminal.after_signals(raw):
+            if pressed:
+                await self._until_it_reads(record)
+            pressed = True
+            if await self._type(record, part, False, 5.0) < len(part):
+                raise Unsupported(
+                    f"{self.handle} does not read its terminal, and no more keys fit into it; try "
+                    "again when it does, or kill it",
+                    handle=self.handle,
+                )
+
+    async def _until_it_reads(self, record: Record) -> None:
+        """After a key that interrupts: a shell throws away what is typed before it is back."""
+        from ._input import look
+
+        until = time.monotonic() + _INTERRUPTED
+        while True:
+            await self._client._link.readable(None, _INTERRUPTING)
+            waits = look(record.pid or 0, record.tty)
+            if waits not in (False, "unknown") or time.monotonic() > until:
+                return
 
     async def _type(self, record: Record, raw: bytes, eof: bool, timeout: float) -> int:
         client = self._client

@@ -19,12 +19,12 @@ from __future__ import annotations
 
 import re
 import threading
-from dataclasses import dataclass
+
+from ._model import Screen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from typing import Any
 
     from ._ghostty import Terminal
     from ._output import Log
@@ -53,41 +53,6 @@ _REGION = re.compile(rb"\x1b\[(\d+);\d+([rs])")
 # Set by ourselves in their place; or, those that clear the screen, hold it back or make the
 # terminal talk by itself, never.
 _NOT_REDRAWN = {b"?" + number for number in b"3 6 40 47 69 1047 1048 1049 2026 2027 2048".split()}
-
-
-@dataclass(slots=True)
-class Screen:
-    """A terminal as a person would see it.
-
-    `text` has the rows without blanks at their ends and without the empty ones at the bottom. The
-    cursor is (column, row), counted from 0, or None while it is hidden. `exact` is false when
-    something that was drawn earlier may be missing, and `note` says why.
-    """
-
-    text: str
-    size: tuple[int, int]
-    cursor: tuple[int, int] | None = None
-    title: str = ""
-    fullscreen: bool = False
-    exact: bool = True
-    note: str = ""
-    styled: str | None = None
-
-    def __str__(self) -> str:
-        return self.text
-
-    def public(self) -> dict[str, Any]:
-        columns, rows = self.size
-        shown: dict[str, Any] = {
-            "text": self.text,
-            "size": f"{columns}x{rows}",
-            "cursor": self.cursor and list(self.cursor),
-            "title": self.title,
-            "fullscreen": self.fullscreen,
-            "exact": self.exact,
-            "note": self.note,
-        }
-        return shown if self.styled is None else shown | {"styled": self.styled}
 
 
 class Rendering:

@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from ._config import Config
     from ._errors import StoreError
     from ._home import Home
-    from ._model import Event, Exit, Record
+    from ._model import Event, Exit, Record, Screen
     from ._output import Output
-    from ._screen import Screen
     from ._store import Store
 
     T = TypeVar("T")

@@ -13,13 +13,14 @@ from _thread import RLock
 from . import _tmux, _tty
 from ._errors import HoldfastError, KeeperError, NotRunning, Unsupported
 from ._home import read_private
+from ._model import Screen
 from ._output import Log
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ._home import Home
     from ._model import Record
-    from ._screen import Rendering, Screen
+    from ._screen import Rendering
 
 _KEPT = 16
 _PASTE = (b"\x1b[200~", b"\x1b[201~")
@@ -78,6 +79,11 @@ def check_running(record: Record) -> None:
             handle=record.handle,
             status=record.status,
         )
+
+
+def after_signals(raw: bytes) -> list[bytes]:
+    """Typed bytes, cut after each that makes a terminal send a signal: C-c, C-z and C-backslash."""
+    return re.findall(rb"[^\x03\x1a\x1c]*[\x03\x1a\x1c]|[^\x03\x1a\x1c]+$", raw)
 
 
 def typed(data: str | bytes, raw: bytes, *, terminal: bool, enter: bool) -> bytes:
@@ -150,8 +156,6 @@ _OTHER = re.compile(r"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1a\x1c-
 
 def parse_capture(data: bytes, colours: bool) -> Screen | None:
     """What the commands of `_tmux.capture` printed, as a screen."""
-    from ._screen import Screen
-
     about, _, body = data.decode("utf-8", "replace").partition("\n")
     fields = about.split(" ", 6)
     if len(fields) < 6 or not all(field.isdigit() for field in fields[:6]):

@@ -40,7 +40,10 @@ def do_kill(args: Namespace) -> int:
 
         args.session = os.environ.get("HOLDFAST_SESSION") or None
     survivors = False
-    for receipt in _receipts(open_for(args), args):
+    client = open_for(args)
+    receipts = _receipts(client, args)
+    client.close()  # what was seen is acknowledged by now
+    for receipt in receipts:
         handle = receipt.record.handle
         print(f"{handle} had already ended" if receipt.already_ended else handle)
         if receipt.survivors:

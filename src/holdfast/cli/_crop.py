@@ -6,7 +6,7 @@ import re
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from holdfast._screen import Screen
+    from holdfast import Screen
 
 _PIECE = re.compile(r"(\x1b\[[\d;:]*m)|(.)", re.DOTALL)
 _PLAIN = re.compile(r"[\x20-\x7e]*")

@@ -212,7 +212,7 @@ def show_record(record: Record) -> None:
     ]
     for name, value, tint in entries:
         if value not in (None, ""):
-            title = paint(f"{name}:".ljust(13), "dim", colour)
+            title = paint(f"{name}:".ljust(14), "dim", colour)
             print(title + paint(safe(str(value)), tint, colour))
 
 

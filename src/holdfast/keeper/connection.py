@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _READ = 1 << 18
 _UNSENT_LIMIT = 32 << 20
+_UNANSWERED = frozenset({"acknowledge", "answered"})
 
 
 class Connection:
@@ -85,7 +86,8 @@ class Connection:
             self.close()
             return
         for message in messages:
-            if not self.closed:
+            # Whoever hangs up upon an acknowledgement did not take it back.
+            if not self.closed or message.get("verb") in _UNANSWERED:
                 self._on_message(self, message)
 
     # -- answers -------------------------------------------------------------------------------

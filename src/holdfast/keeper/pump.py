@@ -283,7 +283,7 @@ class Pump:
         # One that was just written to is read at once: somebody waits for its answer.
         now = time.monotonic()
         if moved >= _FLOOD:
-            self._loop.flooded = True
+            self._loop.flooded |= self._tank < 0  # a terminal holds too little to wait for more
         elif now - self._last < _REST and now > self._urgent_until:
             self._pause(_REST)
         self._last = now

@@ -86,6 +86,7 @@ def _running(worker: Worker, record: Record, held: Held | None) -> None:
             if record.mode == "pty":
                 record.notes.append("its terminal was lost when the keeper was killed")
                 record.attach = None
+                worker.save(record)
     if record.mode == "tmux" and held.pidfd < 0 and note is None:
         note = worker.tmux.exit_left(record)
         if note is not None:

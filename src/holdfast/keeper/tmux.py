@@ -394,7 +394,8 @@ class Tmux:
         """How it ended while there was no keeper, if its dead pane is still there to say."""
         until = time.monotonic() + _END_PATIENCE
         while (pane := self._ask(record)) is not None and time.monotonic() < until:
-            if pane.dead and (note := _exit_note(pane.status, pane.signal, pane.at)):
+            # tmux may know how it ended and still not call it dead, while output waits for us.
+            if note := _exit_note(pane.status, pane.signal, pane.at):
                 return note
             os.kill(pane.server, signal.SIGCHLD)  # see `_look_at_dead_pane`
             time.sleep(_SOON)

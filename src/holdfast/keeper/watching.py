@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 _BEGIN = 0.2  # most processes have ended by then
 _BEGIN_PTY = 0.02  # but a program that asks its terminal something does so when it starts
 _IDLE = 10.0
-_AGAIN = 1.0
+_AGAIN = 0.1
 _AGAIN_AT_MOST = 60.0
+_LIVED_LONG = 60.0
 _LONGEST_LINE = 1 << 20
 _MOST_UNTOLD = 16 << 20
 
@@ -50,6 +51,7 @@ class Watching:
         self._untold = b""
         self._timer: Timer | None = None
         self._failures = 0
+        self._started = 0.0
 
     # -- what to look at -----------------------------------------------------------------------
 
@@ -132,6 +134,7 @@ class Watching:
             os.close(theirs_in)
             os.close(theirs_out)
         self._pid, self._pidfd = pid, os.pidfd_open(pid)
+        self._started = time.monotonic()
         self._to, self._from = to, heard
         self._heard = b""
         self._loop.add(self._pidfd, IN, lambda _: self._ended())
@@ -140,8 +143,8 @@ class Watching:
             self._tell_of(child)
 
     def _start_again(self) -> None:
-        self._failures += 1
         delay = min(_AGAIN * 2 ** min(self._failures, 10), _AGAIN_AT_MOST)
+        self._failures += 1
         self._cancel()
         self._timer = self._loop.after(delay, self._start)
 
@@ -168,8 +171,9 @@ class Watching:
         self._pid, self._pidfd, self._from = 0, -1, -1
         for handle, child in self._watched.items():
             self._since[handle] = child.writers[0].size if child.writers else 0
-        if asked:
+        if asked or time.monotonic() - self._started > _LIVED_LONG:
             self._failures = 0
+        if asked:
             if self._watched:
                 self._start()
         else:
