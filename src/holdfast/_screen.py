@@ -39,6 +39,7 @@ _UNKNOWN = "\U0010ffff"
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 _NOT_SGR = re.compile(r"\x1b(?!\[[\d;:]*m)|[\x00-\x09\x0b-\x1a\x1c-\x1f\x7f-\x9f]")
 _TITLE = 1000
+_LAST = re.compile(rb"([\xc2-\xf4][\x80-\xbf]{1,3})(?:\x1b\[[\d;:]*m)*$")
 
 # Where a replay can begin: what comes next has a known column, and no sequence is cut in two.
 _ANCHOR = re.compile(rb"[\r\n]|\x1b(?:c|\[2J|\[[\d;]*[Hf]|\[\?1049h)")
@@ -288,7 +289,22 @@ def _drawing(terminal: Terminal, rows: list[bytes], cursor: tuple[int, int] | No
 
 
 def _rows(rows: list[bytes]) -> bytes:
-    return b"".join(b"\x1b[%d;1H%s" % (at, row) for at, row in enumerate(rows, 1) if row)
+    parts = []
+    for at, row in enumerate(rows, 1):
+        if row:
+            # Where nothing wraps, an accent on the last character would go to the one before it.
+            form = b"\x1b[%d;1H\x1b[?7h%s\x1b[?7l" if _ends_in_accent(row) else b"\x1b[%d;1H%s"
+            parts.append(form % (at, row))
+    return b"".join(parts)
+
+
+def _ends_in_accent(row: bytes) -> bool:
+    end = _LAST.search(row[-200:])
+    if end is None:
+        return False
+    import unicodedata
+
+    return unicodedata.category(end[1].decode("utf-8", "replace")[:1]) in ("Mn", "Me", "Mc", "Cf")
 
 
 def _coloured(terminal: Terminal) -> str:
