@@ -60,7 +60,7 @@ def test_what_is_typed_reaches_the_program_and_what_it_says_is_seen(shell: Shell
         person.sees("^C\nsh>")
         person.types("echo $?\r")
         person.sees("130")
-        assert person.screen() == process.screen().text
+        wait_until(lambda: person.screen() == process.screen().text)
         assert person.terminal.cursor == process.screen().cursor
         person.types("\x1d")
         assert person.leaves_with() == 0
@@ -81,7 +81,7 @@ def test_a_full_screen_program_is_drawn_on_attach_and_the_old_screen_comes_back(
         assert BEFORE not in person.screen()
         person.types("ix\x1b")
         person.sees("one\ntxwo")
-        assert person.screen() == process.screen().text
+        wait_until(lambda: person.screen() == process.screen().text)
         person.types("\x1d")
         assert person.leaves_with() == 0
         assert person.is_restored()
@@ -162,7 +162,7 @@ def test_the_program_gets_the_size_of_the_persons_terminal(shell: Shell) -> None
         wait_until(lambda: process.refresh().size == (90, 30))
         person.types("echo $(stty size)\r")
         person.sees("30 90")
-        assert person.screen() == process.screen().text
+        wait_until(lambda: person.screen() == process.screen().text)
 
 
 def test_a_full_screen_program_follows_a_change_of_size(hf: SyncClient) -> None:
@@ -220,7 +220,7 @@ def test_the_sizes_may_come_together_again(shell: Shell) -> None:
         person.sees("line 1\n", "line 20\nsh>")
         process.send("echo live", enter=True)
         person.sees("\nlive")
-        assert person.screen() == process.screen().text
+        wait_until(lambda: person.screen() == process.screen().text)
 
 
 # -- looking only ----------------------------------------------------------------------------------
