@@ -14,7 +14,7 @@ import time
 from functools import partial
 
 from . import _environment, _start, _tmux
-from ._config import UNSET, Config, load_config
+from ._config import UNSET, Config, load_config, parse_patience
 from ._errors import (
     BadRequest,
     HoldfastError,
@@ -34,10 +34,11 @@ from ._watch import Watch
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from builtins import list as _List
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Mapping, Sequence
     from typing import Any, Literal
 
     from ._link import Link
+    from ._wait_for import Waited
 
 _POLL = 0.05
 _DELIVERED = 1000
@@ -120,7 +121,7 @@ class Client:
         handle = handle or new_handle()
         terminal = tty or tmux
         if terminal and stderr == "separate":
-            raise BadRequest("a terminal has one output; leave out stderr='separate', or tty")
+            raise BadRequest("a terminal has one output: in one, stderr cannot be separate")
         tmux_program = _tmux.find_tmux() if tmux else None
         mode = "pipe" if not terminal else "pty" if tmux_program is None else "tmux"
         attach = None
@@ -210,6 +211,23 @@ class Client:
     def problems(self) -> _List[StoreError]:
         """A word about each record the last `list` could not read."""
         return self._problems
+
+    async def wait_for(
+        self,
+        processes: Sequence[Process],
+        *conditions: Any,
+        all: bool = False,
+        timeout: Any = None,
+    ) -> Waited:
+        """As `Process.wait_for`, for several at once: any of them, or with `all` every one."""
+        from ._wait_for import Waiting
+
+        patience = None if timeout is None else parse_patience(timeout)
+        waiting = Waiting(self, processes, conditions, all)
+        try:
+            return await waiting.run(patience)
+        finally:
+            waiting.close()
 
     async def stop_all(self, *, signal: str | int = "TERM", grace: Any = UNSET) -> _List[Receipt]:
         """Stop every running process of this session, with everything they started."""

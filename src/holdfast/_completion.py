@@ -27,13 +27,18 @@ _CODES = re.compile(
 _SAFE = re.compile(rb"(?<=\n)|(?=\x1b)")
 _LONGEST_CODE = 40
 _CONTINUATION = bytes(range(0x80, 0xC0))
+_LINE_END = re.compile(r"\r+\n")
+_WRITTEN_OVER = re.compile(r"[^\r\n]*\r(?=[^\r\n])")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 
 def clean_text(data: bytes) -> str:
     """Decode output and take the terminal's codes out of it."""
     text = data.decode("utf-8", "replace")
-    text = _CODES.sub("", text).replace("\r\n", "\n")
+    text = _CODES.sub("", text)
+    if "\r" in text:
+        # What is written over, as progress bars are, is not there any more.
+        text = _WRITTEN_OVER.sub("", _LINE_END.sub("\n", text)).replace("\r", "")
     return _CONTROLS.sub("", text)
 
 

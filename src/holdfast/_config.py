@@ -51,6 +51,14 @@ def parse_timeout(value: object) -> float | None:
     return parse_duration(value) or None
 
 
+def parse_patience(value: object) -> float:
+    """How long to wait at most, from an argument."""
+    try:
+        return parse_duration(value)
+    except ValueError as error:
+        raise BadRequest(f"timeout {error}, not {value!r}") from None
+
+
 def parse_size(value: object) -> int:
     """``1048576``, ``"64KiB"``, ``"1G"``: bytes, counted in powers of 1024."""
     size: float = -1
@@ -71,7 +79,7 @@ def parse_screen_size(value: object) -> list[int]:
         columns, rows = value
         if type(columns) is type(rows) is int and 2 <= columns <= 1000 and 1 <= rows <= 1000:
             return [columns, rows]
-    raise ValueError("must be columns and rows like 120x40, at most 1000x1000")
+    raise ValueError("must be columns and rows like 120x40, from 2x1 to 1000x1000")
 
 
 def _optional_size(value: object) -> int | None:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+_OF_CLIENTS = frozenset(name for name in dir(Client) if not name.startswith("_"))
+
+
 class Connector:
     """What `connect` returns: enter it with ``async with`` for asyncio, with ``with`` without."""
 
@@ -27,6 +30,14 @@ class Connector:
 
     def __repr__(self) -> str:
         return f"<holdfast.connect session={self._session!r} home={self._home.path!r}>"
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _OF_CLIENTS:
+            raise AttributeError(
+                f"connect() is not a client yet: `with holdfast.connect(...) as hf:` (or `async "
+                f"with`), then hf.{name}"
+            )
+        raise AttributeError(name)
 
     async def __aenter__(self) -> Client:
         from ._link_asyncio import AsyncioLink

@@ -16,6 +16,7 @@ from ._home import (
     make_private_directory,
     open_private,
     read_private,
+    unlink,
 )
 
 STREAMS = ("stdout", "stderr")
@@ -77,6 +78,11 @@ def _write(path: str, offset: int) -> None:
         os.close(fd)
 
 
+def forget_cursor(home: Home, session: str, reader: str, handle: str, stream: str) -> None:
+    """This reader begins anew."""
+    unlink(_path(home, session, reader, handle, stream))
+
+
 def forget_cursors(home: Home, session: str, handle: str) -> None:
     """Remove every reader's cursors for `handle`, and the readers that have none left."""
     if not is_handle(handle):
@@ -86,10 +92,7 @@ def forget_cursors(home: Home, session: str, handle: str) -> None:
         directory = f"{cursors}/{reader}"
         for name in _names(directory):
             if name.startswith(handle + "."):
-                try:
-                    os.unlink(f"{directory}/{name}")
-                except FileNotFoundError:
-                    continue
+                unlink(f"{directory}/{name}")
         try:
             os.rmdir(directory)
         except OSError:

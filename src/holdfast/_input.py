@@ -147,7 +147,7 @@ def see(pid: int, tty: str | None) -> Seen:
         device = os.stat(tty).st_rdev
         if leader.tty != device or leader.foreground <= 0:
             return Seen("unknown")  # it has left the terminal
-        return _see(leader, _Terminal(tty, device, leader.foreground))
+        return _see(leader, _Terminal(tty, device, leader))
     except FileNotFoundError:
         return Seen(False)
     except (OSError, ValueError, IndexError):
@@ -217,18 +217,21 @@ class _Task:
 
 
 class _Terminal:
-    """The terminal as an input, and the group of processes that may read it."""
+    """The terminal as an input, and the processes that may read it.
 
-    __slots__ = ("_device", "_group", "_names", "path")
+    That is the foreground group; and whoever left the session, to whom it is a file like others.
+    """
 
-    def __init__(self, path: str, device: int, group: int) -> None:
+    __slots__ = ("_device", "_group", "_names", "_session", "path")
+
+    def __init__(self, path: str, device: int, leader: _Task) -> None:
         self.path = path
         self._device = device
-        self._group = group
+        self._group, self._session = leader.foreground, leader.session
         self._names = (os.path.basename(path), "tty", "console")
 
     def asks(self, task: _Task) -> bool:
-        return task.group == self._group
+        return task.group == self._group or task.session != self._session
 
     def first(self) -> list[int]:
         return [self._group]

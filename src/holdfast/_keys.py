@@ -212,7 +212,7 @@ def _no_key(name: str, rest: str) -> BadRequest:
     return BadRequest(
         f"there is no key {shown!r}"
         + (f", perhaps {hint}" if hint else "; keys are like Enter, C-c, M-x, Up, F5, PageDown")
-        + "; send text with send()"
+        + "; longer text is for send"
     )
 
 

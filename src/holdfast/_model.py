@@ -166,6 +166,7 @@ class Record:
     stdin: bool = False
     tty: str | None = None  # the terminal it runs in
     tmux_session: str | None = None
+    pane: str | None = None  # its id at the tmux server
     attach: str | None = None  # what a person types to watch it and take over
     sizes: list[list[int]] = field(default_factory=list)  # [log offset, columns, rows], ascending
     keep: bool = False

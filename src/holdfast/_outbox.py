@@ -59,9 +59,9 @@ def end_event_id(handle: str) -> str:
     return f"{handle}:end"
 
 
-def input_event_id(handle: str, offset: int) -> str:
-    """One for each prompt: a process that has written nothing since is at the same one."""
-    return f"{handle}:input:{offset}"
+def input_event_id(handle: str, offset: int, times: int = 0) -> str:
+    """One for each prompt: where in the log it is, and how many there were before at that place."""
+    return f"{handle}:input:{offset}" + (f".{times}" if times else "")
 
 
 class OutboxWriter:
@@ -109,6 +109,12 @@ class OutboxWriter:
     def open_prompts(self, handle: str) -> list[str]:
         """What this process waited for and nobody has acknowledged."""
         return [event_id for event_id in self._open if event_id.startswith(f"{handle}:input:")]
+
+    def prompts_at(self, handle: str, offset: int) -> list[str]:
+        """All that are known of at this place of its log, acknowledged or not."""
+        first = input_event_id(handle, offset)
+        known = [*self._open, *self._done]
+        return [each for each in known if each == first or each.startswith(first + ".")]
 
     def append(self, entry: dict[str, Any]) -> int:
         """Append an event (a dict with an ``id``), once, and return its number."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from ._client import Client
     from ._model import Screen
+    from ._wait_for import Waited
 
 _CHUNK = 65536
 _FOLLOW_CHUNK = 1 << 20
@@ -359,6 +360,18 @@ class Process:
         self._client.store.look(self.handle)  # first: a keeper that starts forgets what is due
         await self._client._acknowledge_end(record)
         return Exit.of(record)
+
+    async def wait_for(self, *conditions: Any, all: bool = False, timeout: Any = None) -> Waited:
+        """Wait until something holds: an open port, a line of output, an answer, silence, the end.
+
+            ready = await server.wait_for("port=3000", r"output=Ready on (\\d+)", timeout="60s")
+
+        Conditions are ``exit``, ``input``, ``output=PATTERN``, ``port=3000``, ``http=URL``,
+        ``file=PATH``, ``quiet=5s``, or tables like ``{"output": "Ready", "since": "start"}``. One
+        is enough, unless `all`. Output counts from now on, or from where the same call stopped
+        when its time was up. Returns at once when the process ends first.
+        """
+        return await self._client.wait_for([self], *conditions, all=all, timeout=timeout)
 
     async def kill(self, *, signal: str | int = "TERM", grace: Any = UNSET) -> Receipt:
         """Stop it with everything it started: politely, then, after the grace, by force.

@@ -190,7 +190,8 @@ class Store:
     def clean_up(self) -> None:
         """Delete what a killed writer left half written; there must be no other writer."""
         for name in os.listdir(self.home.processes):
-            if name.endswith(".tmp"):
+            orphan = name.endswith(".begun") and self.is_empty(name.removesuffix(".begun"))
+            if name.endswith(".tmp") or orphan:
                 try:
                     os.unlink(f"{self.home.processes}/{name}")
                 except OSError:

@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
     from builtins import list as _List
-    from collections.abc import AsyncIterator, Iterator, Mapping
+    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
     from typing import Any, Literal, TypeVar
 
     from ._config import Config
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ._model import Event, Exit, Record, Screen
     from ._output import Output
     from ._store import Store
+    from ._wait_for import Waited
 
     T = TypeVar("T")
 
@@ -93,7 +94,6 @@ class SyncClient:
         log_limit: Any = UNSET,
         handle: str | None = None,
     ) -> SyncProcess:
-        """See `Client.spawn`."""
         return SyncProcess(
             run(
                 self._client.spawn(
@@ -125,6 +125,16 @@ class SyncClient:
 
     def problems(self) -> _List[StoreError]:
         return self._client.problems()
+
+    def wait_for(
+        self,
+        processes: Sequence[SyncProcess],
+        *conditions: Any,
+        all: bool = False,
+        timeout: Any = None,
+    ) -> Waited:
+        asynchronous = [process._process for process in processes]
+        return run(self._client.wait_for(asynchronous, *conditions, all=all, timeout=timeout))
 
     def stop_all(self, *, signal: str | int = "TERM", grace: Any = UNSET) -> _List[Receipt]:
         return run(self._client.stop_all(signal=signal, grace=grace))
@@ -220,6 +230,9 @@ class SyncProcess:
     def wait(self, timeout: float | None = None) -> Exit:
         return run(self._process.wait(timeout))
 
+    def wait_for(self, *conditions: Any, all: bool = False, timeout: Any = None) -> Waited:
+        return run(self._process.wait_for(*conditions, all=all, timeout=timeout))
+
     def kill(self, *, signal: str | int = "TERM", grace: Any = UNSET) -> Receipt:
         return run(self._process.kill(signal=signal, grace=grace))
 
@@ -239,3 +252,14 @@ def open_client(home: Home, session: str | None) -> SyncClient:
     config = load_config_later(home)
     link = BlockingLink(home, Greeting(checked_session(session), None), config.keeper_idle)
     return SyncClient(Client(home, link, session, config))
+
+
+def _borrow_docs(ours: type, theirs: type) -> None:
+    for name, method in vars(ours).items():
+        text = getattr(getattr(theirs, name, None), "__doc__", None)
+        if callable(method) and not method.__doc__ and text:
+            method.__doc__ = text.replace("await ", "").replace("async for", "for")
+
+
+_borrow_docs(SyncClient, Client)
+_borrow_docs(SyncProcess, Process)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ._screen import Rendering
 
 _KEPT = 16
+_UNFINISHED = 256  # bytes of a line that may be left standing in tmux mode
 _PASTE = (b"\x1b[200~", b"\x1b[201~")
 
 
@@ -65,8 +66,8 @@ class Renderings:
 def check_terminal(record: Record) -> None:
     if record.mode == "pipe":
         raise Unsupported(
-            f"{record.handle} has no terminal; start it with tty=True (or tmux=True) to see its "
-            "screen, press keys or attach",
+            f"{record.handle} has no terminal; start it with one (tty=True, or `run --tty`) to see "
+            "its screen, press keys or attach",
             handle=record.handle,
         )
 
@@ -110,76 +111,86 @@ def pasted(raw: bytes, rendering: Rendering) -> bytes:
 
 def type_into_tmux(home: Home, record: Record, raw: bytes, eof: bool) -> int:
     """Type bytes into a pane; tmux takes them all and keeps what the program has not read yet."""
-    data = raw
-    if eof or len(raw) > _tty.LINE:
-        terminal = _open(record)
-        try:
-            data, _ = _tty.typed(terminal, raw, eof)
-        finally:
-            os.close(terminal)
+    terminal = _open(record)
+    try:
+        data, _, left = _tty.typed(terminal, raw, eof)
+        if left > _UNFINISHED:
+            data += _tty.end_of_input(terminal)  # we shall not know, when we are asked for more
+    finally:
+        os.close(terminal)
     if data:
+        pane, pid = _pane(record)
         buffer = f"{record.tmux_session}-{os.urandom(4).hex()}"
-        run_tmux(home, record, *_tmux.type_buffer(record.tmux_session or "", buffer), stdin=data)
+        try:
+            _do(home, record, *_tmux.type_buffer(pane, pid, buffer), stdin=data)
+        except HoldfastError:
+            try:
+                _tmux.run(home, "delete-buffer", "-b", buffer)  # it may have been a password
+            except HoldfastError:
+                pass
+            raise
     return len(raw)
 
 
 def resize_tmux(home: Home, record: Record, columns: int, rows: int) -> None:
-    run_tmux(home, record, *_tmux.resize(record.tmux_session or "", columns, rows))
+    pane, pid = _pane(record)
+    _do(home, record, *_tmux.resize(pane, pid, columns, rows))
 
 
-def run_tmux(home: Home, record: Record, *command: str, stdin: bytes = b"") -> bytes:
+def _pane(record: Record) -> tuple[str, int]:
+    return record.pane or "", record.pid or 0
+
+
+def _do(home: Home, record: Record, *command: str, stdin: bytes = b"") -> None:
     try:
-        return _tmux.run(home, *command, stdin=stdin)
+        gone = _tmux.run(home, *command, stdin=stdin).strip() == _tmux.GONE.encode()
     except KeeperError as error:
         error.handle = record.handle
         raise
+    if gone:
+        raise Unsupported(f"the pane of {record.handle} is gone from tmux", handle=record.handle)
 
 
 def tmux_screen(home: Home, record: Record, colours: bool) -> Screen | None:
     """The screen as tmux has it, or had it at the end; None if it left none."""
-    if record.running:
-        try:
-            data = run_tmux(home, record, *_tmux.capture(record.tmux_session or ""))
-        except HoldfastError:
-            return None  # it ended just now, or its server did: the log has it all
-    else:
-        try:
-            data = read_private(home.screen(record.handle))
-        except FileNotFoundError:
-            return None
-    return parse_capture(data, colours)
+    try:
+        if record.running:
+            printed = _tmux.run(home, *_tmux.capture(record.pane or ""))
+        else:
+            printed = read_private(home.screen(record.handle))
+        captured = _tmux.Captured(printed)
+    except (HoldfastError, FileNotFoundError, ValueError):
+        return None  # it ended just now, or its server did: the log has it all
+    return _drawn(captured, colours) if captured.pid == record.pid else None
 
 
 _CODE = re.compile(r"\x1b\[[0-9;:]*m")
+_LINES = re.compile(r"\x0e([^\x0f]*)\x0f?")  # characters that stand for lines of boxes
+_LINE_OF = str.maketrans("`afgjklmnopqrstuvwxyz{|}~", "◆▒°±┘┐┌└┼⎺⎻─⎼⎽├┤┴┬│≤≥π≠£·")
 _OTHER = re.compile(r"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f]")
 
 
-def parse_capture(data: bytes, colours: bool) -> Screen | None:
-    """What the commands of `_tmux.capture` printed, as a screen."""
-    about, _, body = data.decode("utf-8", "replace").partition("\n")
-    fields = about.split(" ", 6)
-    if len(fields) < 6 or not all(field.isdigit() for field in fields[:6]):
-        return None
-    columns, rows, x, y, shown, alternate = (int(field) for field in fields[:6])
+def _drawn(captured: _tmux.Captured, colours: bool) -> Screen:
+    body = _LINES.sub(_boxes, captured.body)
     styled = _OTHER.sub("", body)
     lines = [_CODE.sub("", line).replace("\x1b", "").rstrip() for line in styled.split("\n")]
     while lines and not lines[-1]:
         lines.pop()
-    picture = None
-    if colours:
-        kept = styled.split("\n")[: len(lines)]
-        picture = "\n".join(kept) + "\x1b[0m"
-    title = _OTHER.sub("", fields[6]) if len(fields) > 6 else ""
+    picture = "\n".join(styled.split("\n")[: len(lines)]) + "\x1b[0m" if colours else None
     return Screen(
         text="\n".join(lines),
-        size=(columns, rows),
-        cursor=(x, y) if shown else None,
-        title=title.replace("\x1b", ""),
-        fullscreen=bool(alternate),
-        exact=True,
-        note="",
+        size=captured.size,
+        cursor=captured.cursor,
+        title=_OTHER.sub("", captured.title).replace("\x1b", ""),
+        fullscreen=captured.fullscreen,
         styled=picture,
     )
+
+
+def _boxes(match: re.Match[str]) -> str:
+    """Draw the lines, and leave the colours between them as they are."""
+    parts = re.split(r"(\x1b\[[0-9;:]*m)", match[1])
+    return "".join(part if part[:1] == "\x1b" else part.translate(_LINE_OF) for part in parts)
 
 
 def live_size(record: Record) -> tuple[int, int] | None:

@@ -3,6 +3,9 @@
 Its commands are given as arguments, never as text to be parsed, with `=` before the session's name
 so that it matches exactly. Two things are still read into arguments by tmux itself: a `;` at the
 end of one, and `#` and `%` in those that it expands. We pass neither there that is not escaped.
+
+A session is a person's too: they may split it and open windows in it. So a process is spoken to by
+the id of its pane, and only if that still has its pid: another server has panes of the same ids.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from ._errors import KeeperError
 from ._home import Home
 
 PREFIX = "holdfast-"
+GONE = "gone"
 _LONGEST_ADDRESS = 100  # of 108 bytes that an address may have
 _PATIENCE = 10.0
 
@@ -22,8 +26,14 @@ def session_name(handle: str) -> str:
 
 
 def target(session: str) -> str:
-    """Exactly this session, and in it the one pane there is."""
+    """Exactly this session; in it, whichever pane is the active one."""
     return f"={session}:"
+
+
+def if_ours(pane: str, pid: int, command: str) -> list[str]:
+    """Do something if the pane is still the process's; else print GONE, or fail."""
+    mine = f"#{{==:#{{pane_pid}},{pid}}}"
+    return ["if-shell", "-F", "-t", pane, mine, command, f"display-message -p {GONE}"]
 
 
 def find_tmux() -> str | None:
@@ -56,34 +66,41 @@ def attach_command(home: Home, session: str) -> str:
 
 # What `capture` prints: a line about the screen, then the screen.
 _ABOUT = (
-    "#{pane_width} #{pane_height} #{cursor_x} #{cursor_y} #{cursor_flag} #{alternate_on} "
-    "#{?#{==:#{pane_title},#{host}},,#{pane_title}}"
+    "#{pane_pid} #{pane_width} #{pane_height} #{cursor_x} #{cursor_y} #{cursor_flag} "
+    "#{alternate_on} #{?#{==:#{pane_title},#{host}},,#{pane_title}}"
 )
 
 
-def capture(session: str) -> list[str]:
+def capture(pane: str) -> list[str]:
     """The commands that print what is on its screen."""
-    name = target(session)
-    about = ["display-message", "-p", "-t", name, _ABOUT]
-    return [*about, ";", "capture-pane", "-p", "-e", "-t", name]
+    about = ["display-message", "-p", "-t", pane, _ABOUT]
+    return [*about, ";", "capture-pane", "-p", "-e", "-t", pane]
 
 
-def size_in(captured: bytes) -> tuple[int, int] | None:
-    """The size that is said in what `capture` printed."""
-    columns, rows, *_ = [*captured.split(b" ", 2), b"", b""]
-    return (int(columns), int(rows)) if columns.isdigit() and rows.isdigit() else None
+class Captured:
+    """What the commands of `capture` printed."""
+
+    __slots__ = ("body", "cursor", "fullscreen", "pid", "size", "title")
+
+    def __init__(self, printed: bytes) -> None:
+        """ValueError if that is not what it is."""
+        about, _, self.body = printed.decode("utf-8", "replace").partition("\n")
+        *numbers, self.title = about.split(" ", 7)
+        self.pid, columns, rows, x, y, shown, alternate = map(int, numbers)
+        self.size = columns, rows
+        self.cursor = (x, y) if shown else None
+        self.fullscreen = bool(alternate)
 
 
-def resize(session: str, columns: int, rows: int) -> list[str]:
+def resize(pane: str, pid: int, columns: int, rows: int) -> list[str]:
     # Resizing pins the size; what follows lets it go again with whoever attaches.
-    name = target(session)
-    sized = ["resize-window", "-t", name, "-x", str(columns), "-y", str(rows)]
-    return [*sized, ";", "set-option", "-w", "-t", name, "window-size", "latest"]
+    sized = f"resize-window -t {pane} -x {columns} -y {rows}"
+    return if_ours(pane, pid, f"{sized} ; set-option -w -t {pane} window-size latest")
 
 
-def type_buffer(session: str, buffer: str) -> list[str]:
+def type_buffer(pane: str, pid: int, buffer: str) -> list[str]:
     """The commands that type their standard input, byte for byte."""
-    paste = ["paste-buffer", "-d", "-r", "-b", buffer, "-t", target(session)]
+    paste = if_ours(pane, pid, f"paste-buffer -d -r -b {buffer} -t {pane}")
     return ["load-buffer", "-b", buffer, "-", ";", *paste]
 
 

@@ -25,7 +25,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-PROTOCOL = 1
+PROTOCOL = 2
 # The longest line either end accepts: a spawn carries an environment (2 MiB at most on Linux), a
 # send up to SEND_BYTES in base64.
 LINE_LIMIT = 16 << 20

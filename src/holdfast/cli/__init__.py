@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 # Exit codes people's hands know from timeout(1), env(1) and docker.
 TIMED_OUT, FAILED, NOT_EXECUTABLE, NOT_FOUND = 124, 125, 126, 127
 INTERRUPTED, PIPE_CLOSED = 130, 141
+ENDED_FIRST = 1
 
 
 def main(argv: Sequence[str] | None = None) -> int:

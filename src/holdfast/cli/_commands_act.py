@@ -7,7 +7,7 @@ import time
 from holdfast._config import parse_duration
 from holdfast._errors import WaitTimeout
 
-from . import FAILED, TIMED_OUT, _render
+from . import ENDED_FIRST, FAILED, TIMED_OUT, _render
 from ._handles import find, find_all, open_for
 
 TYPE_CHECKING = False
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Iterator
 
-    from holdfast._sync import SyncProcess
+    from holdfast._sync import SyncClient, SyncProcess
 
     from ._parser import Parser
 
@@ -98,11 +98,27 @@ def options_wait(parser: Parser) -> None:
     parser.words("HANDLE...", 1, None)
     parser.epilog = (
         "Prints one line for each, in the order given: the exit code, 128+n for signal n, `lost` "
-        "when nobody can know, `running` when the time was up (the exit code is then 124)."
+        "when nobody can know, `running` when the time was up (the exit code is then 124). With "
+        "--for it prints what came to hold. CONDITION is exit, input, output=PATTERN, port=3000, "
+        "http=URL, file=PATH or quiet=5s; output counts from now on, or from where the same wait "
+        "stopped when its time was up. The exit code is 1 if a process ended first."
     )
     parser.option("--timeout", metavar="TIME", help="wait no longer than this")
+    parser.option(
+        "--for",
+        dest="conditions",
+        metavar="CONDITION",
+        action="append",
+        default=[],
+        help="wait until this holds, not for the end; may be repeated",
+    )
+    parser.option("--any", dest="every", action="store_false", help="one is enough (the default)")
+    parser.option("--all", dest="every", action="store_true", help="every condition, for each")
+    parser.option(
+        "--from-start", action="store_true", help="look for output=PATTERN in all of the output"
+    )
     parser.session()
-    parser.json("print the records as one JSON array")
+    parser.json("print the records as one JSON array, or with --for what came of it")
 
 
 def do_wait(args: Namespace) -> int:
@@ -111,6 +127,8 @@ def do_wait(args: Namespace) -> int:
         deadline = time.monotonic() + _duration(args.timeout)
     client = open_for(args)
     processes = find_all(client, args.words)
+    if args.conditions:
+        return _wait_for(args, client, processes)
     running = []
     for process in processes:
         word = _wait(process, deadline)
@@ -125,6 +143,32 @@ def do_wait(args: Namespace) -> int:
         return 0
     _render.complain(f"still running after {args.timeout}: {', '.join(running)}; wait again")
     return TIMED_OUT
+
+
+def _wait_for(args: Namespace, client: SyncClient, processes: list[SyncProcess]) -> int:
+    conditions = [_from_start(text) if args.from_start else text for text in args.conditions]
+    waited = client.wait_for(processes, *conditions, all=args.every, timeout=args.timeout)
+    client.close()
+    if args.json:
+        _render.show_json(waited.public())
+    else:
+        for met in waited.met:
+            name = f"{met.handle}: " if len(processes) > 1 else ""
+            print(_render.safe(name + met.describe()))
+    if waited.ok:
+        return 0
+    if waited.timed_out:
+        waiting = "; ".join(waited.waiting)
+        _render.complain(f"still waiting after {args.timeout} for {waiting}; wait again")
+        return TIMED_OUT
+    for handle, end in waited.ended.items():
+        _render.complain(f"{handle} {end.describe()} before that; `holdfast logs` has its output")
+    return ENDED_FIRST
+
+
+def _from_start(text: str) -> object:
+    kind, equals, value = text.partition("=")
+    return {"output": value, "since": "start"} if kind == "output" and equals else text
 
 
 def _wait(process: SyncProcess, deadline: float | None) -> str | None:

@@ -1,12 +1,19 @@
 """A person at the terminal of a process in tmux: tmux shows it, and we see to the end.
 
-A session stays, with its last screen, while somebody is attached to it. So that a person need not
-leave a program that has ended, we detach their client then, and say how it ended.
+DESIGN. A session stays, with its last screen, while somebody is attached to it. So that a person
+need not leave a program that has ended, we end their client then, and say how it ended. We end it
+with a signal, which it takes as its own wish to leave: tmux 3.3a crashes, with all that runs in it,
+if it is asked to detach the last client of a session that is to be destroyed when unattached.
+
+It is tmux's server that changes the person's terminal and puts it back. Whatever becomes of the
+server, we have put it back as well when we are done. What the client has to say besides (that it
+was detached, or why it cannot be attached) we read ourselves.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import select
 import signal
 import threading
@@ -14,7 +21,10 @@ import time
 
 from holdfast import _tmux
 from holdfast._errors import HoldfastError, NotFound, Unsupported
+from holdfast._kernel import send_signal
 from holdfast._watch import Watch
+
+from ._person import LEAVE_ALTERNATE, PLAIN, foreground_modes, restore, set_modes, set_raw
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,58 +33,130 @@ if TYPE_CHECKING:
     from holdfast._model import Record
     from holdfast._sync import SyncClient, SyncProcess
 
+LEAVE = "C-b d"
 _POLL = 0.05
 # The keeper notices a tmux server that was killed within this time.
 _NOTICED = 4.0
+_ABOUT_TERMINAL = re.compile(r"\bterminal\b|\bterminfo\b")
 
 
-def stay_in_tmux(
-    client: SyncClient,
-    process: SyncProcess,
-    *,
-    read_only: bool = False,
-    on_signal: Callable[[int], bool] | None = None,
-) -> tuple[Record | None, int]:
-    """Until the end or until the person goes: the record (None: removed), and a signal to us."""
-    if (program := _tmux.find_tmux()) is None:
-        raise Unsupported(f"{process.handle} runs in tmux, which is not on the PATH any more")
-    home, record = client.home, process.record
-    terminal = os.ttyname(0)
-    flags = ["-r"] if read_only else []
-    target = _tmux.target(record.tmux_session or "")
-    arguments = _tmux.arguments(home, "attach-session", *flags, "-t", target)
-    environment = {name: value for name, value in os.environ.items() if name != "TMUX"}
-    os.chdir(home.path)  # where the address of its socket is short
-    shown = os.posix_spawn(program, arguments, environment)
-    caught = 0
+class Visit:
+    """A person in tmux, from before their terminal is taken until it is as it was."""
 
-    def on(number: int, frame: object) -> None:
-        nonlocal caught
-        if on_signal is None or not on_signal(number):
-            caught = number
-            os.kill(shown, signal.SIGTERM)  # it gives the terminal back
+    def __init__(
+        self,
+        client: SyncClient,
+        process: SyncProcess,
+        *,
+        read_only: bool = False,
+        started_here: bool = False,
+        on_signal: Callable[[int], bool] | None = None,
+    ) -> None:
+        if (program := _tmux.find_tmux()) is None:
+            raise Unsupported(f"{process.handle} runs in tmux, which is not on the PATH any more")
+        self._program = program
+        self._client, self._process, self._handle = client, process, process.handle
+        self._target = _tmux.target(process.record.tmux_session or "")
+        self._read_only, self._on_signal = read_only, on_signal
+        self._size = None if read_only or started_here else process.record.size
+        self._pidfd = -1
+        self.caught = 0  # the signal to us that ended it
 
-    def detach_at_the_end() -> None:
-        if _ended(client, process.handle, None):
+    def stay(self, hint: float = 0.0) -> Record | None:
+        """Until the end or until the person goes: the record, or None if it was removed."""
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        before = {number: signal.signal(number, self._on) for number in numbers}
+        before[signal.SIGCONT] = signal.signal(signal.SIGCONT, lambda number, frame: None)
+        try:
+            well, said = self._show(hint)
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        if not well and not self.caught:
+            self._explain(said)
+        try:
+            record = self._client.store.load(self._handle)
+        except NotFound:
+            return None
+        if record.running:
+            self._give_size_back()
+        return record
+
+    def _show(self, hint: float) -> tuple[bool, str]:
+        """Have tmux show it: whether it left the terminal well, and what else it said."""
+        modes = foreground_modes()
+        if hint:
+            set_raw()  # a key is seen when it is pressed; it waits there for the process
+            select.select([0], [], [], hint)
+            set_modes(modes)
+        well, said = False, ""
+        try:
+            pid, heard = self._start()
             try:
-                _tmux.run(home, "detach-client", "-t", terminal)
-            except HoldfastError:
-                pass  # they have left already
+                threading.Thread(target=self._end_with_it, daemon=True).start()
+                if self.caught:
+                    send_signal(self._pidfd, signal.SIGTERM)
+                well = _wait(pid)
+                said = os.read(heard, 4096).decode("utf-8", "replace").strip()
+            except BlockingIOError:
+                pass
+            finally:
+                os.close(heard)
+        finally:
+            untouched = well or _ABOUT_TERMINAL.search(said)
+            restore(modes, b"" if untouched else PLAIN + LEAVE_ALTERNATE)
+        return well, said
 
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, on) for number in numbers}
-    threading.Thread(target=detach_at_the_end, daemon=True).start()
-    try:
-        left_well = _wait(shown)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    if not left_well and not caught:
-        _ended(client, process.handle, _NOTICED)
-    try:
-        return client.store.load(process.handle), caught
-    except NotFound:
-        return None, caught
+    def _start(self) -> tuple[int, int]:
+        """The client's pid, and where it is heard."""
+        flags = ["-r"] if self._read_only else []
+        home = self._client.home
+        arguments = _tmux.arguments(home, "attach-session", *flags, "-t", self._target)
+        environment = {name: value for name, value in os.environ.items() if name != "TMUX"}
+        os.chdir(home.path)  # where the address of its socket is short
+        heard, says = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            actions = [(os.POSIX_SPAWN_DUP2, says, 1), (os.POSIX_SPAWN_DUP2, says, 2)]
+            pid = os.posix_spawn(self._program, arguments, environment, file_actions=actions)
+        finally:
+            os.close(says)
+        self._pidfd = os.pidfd_open(pid)
+        return pid, heard
+
+    def _on(self, number: int, frame: object) -> None:
+        if self._on_signal is None or not self._on_signal(number):
+            self.caught = number
+            if self._pidfd >= 0:
+                send_signal(self._pidfd, signal.SIGTERM)  # it gives the terminal back
+
+    def _end_with_it(self) -> None:
+        if _ended(self._client, self._handle, None):
+            send_signal(self._pidfd, signal.SIGTERM)
+
+    def _explain(self, said: str) -> None:
+        """Say why tmux let the person go, unless it was the end."""
+        if _ABOUT_TERMINAL.search(said):
+            term = os.environ.get("TERM")
+            raise Unsupported(
+                f"tmux cannot use a terminal with {f'TERM={term}' if term else 'TERM unset'} "
+                f"({said}); set TERM to what yours is, such as xterm-256color. {self._handle} goes "
+                f"on: `holdfast attach {self._handle}` gets you to it",
+                handle=self._handle,
+            )
+        if not _ended(self._client, self._handle, _NOTICED):
+            why = said.strip("[]") or "its client was killed"
+            raise Unsupported(f"tmux let you go: {why}; {self._handle} goes on")
+
+    def _give_size_back(self) -> None:
+        """The size it had before, unless others look at it."""
+        if self._size is None:
+            return
+        try:
+            others = _tmux.run(self._client.home, "list-clients", "-t", self._target)
+            if not others.strip() and self._process.refresh().size != self._size:
+                self._process.resize(*self._size)
+        except HoldfastError:
+            pass  # it ended just now
 
 
 def _wait(pid: int) -> bool:

@@ -8,17 +8,24 @@ be set, the alternate screen is only left if we are in it, and the cursor stays 
 
 from __future__ import annotations
 
+import errno
 import re
 import termios
 import tty
 
 from holdfast._tty import get_size
 
-from ._streams import write
+from ._sieve import Sieve
+from ._streams import tell_gap, write
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
     from typing import Any
+
+    from holdfast._output import Output
+
+    Modes = list[Any]
 
 _SWITCH = re.compile(rb"\x1b\[\?(?:[0-9;]*;)?(?:47|1047|1049)(?:;[0-9;]*)?([hl])|\x1bc")
 _KEYBOARD = re.compile(rb"\x1b\[[>=][0-9;]*u")
@@ -50,11 +57,64 @@ PLAIN = (
 )
 
 
+def foreground_modes() -> Modes:
+    """How the terminal takes keys, once we are in its foreground.
+
+    Setting them, even to what they are, stops us in the background. What stood there then was the
+    shell's; with a handler for SIGCONT that is not set after all, and we ask again.
+    """
+    while True:
+        modes = termios.tcgetattr(0)
+        if _done(termios.tcsetattr, 0, termios.TCSADRAIN, modes):
+            return modes
+
+
+def set_modes(modes: Modes, when: int = termios.TCSADRAIN) -> None:
+    while not _done(termios.tcsetattr, 0, when, modes):
+        pass
+
+
+def set_raw() -> None:
+    while not _done(tty.setraw, 0, termios.TCSADRAIN):
+        pass
+
+
+def _done(change: Callable[..., object], *arguments: object) -> bool:
+    """Whether the terminal was changed: not if a signal came first, such as that of `fg`."""
+    try:
+        change(*arguments)
+    except termios.error as error:
+        if error.args[0] == errno.EINTR:
+            return False
+        raise OSError(*error.args) from None
+    return True
+
+
+def restore(modes: Modes, undo: bytes) -> None:
+    """Have a terminal as it was; one that is gone needs nothing."""
+    try:
+        write(1, undo)
+        set_modes(modes, termios.TCSAFLUSH)
+    except OSError:
+        pass
+
+
+def show_all(outputs: Iterable[Output]) -> None:
+    """Output of a terminal, on another one: it asks nothing of that, and leaves it as it was."""
+    person, sieve = Person(), Sieve()
+    try:
+        for output in outputs:
+            tell_gap(output)
+            person.show(sieve.feed(output.data))
+    finally:
+        write(1, person.undo())
+
+
 class Person:
     """A terminal on our stdin and stdout."""
 
     def __init__(self) -> None:
-        self._before: list[Any] | None = None
+        self._before: Modes | None = None
         self._keyboard = self._colours = self._origin = False
         self.alternate = False
         self.line_start = True  # where the cursor is, as far as we know, ...
@@ -71,11 +131,11 @@ class Person:
     def take(self, again: bool = False) -> None:
         """Have every key as it is pressed, and show every byte as it is."""
         if self._before is None:
-            self._before = termios.tcgetattr(0)
+            self._before = foreground_modes()
             write(1, _PUT_TITLE_AWAY)
         elif not again:
             return
-        tty.setraw(0, termios.TCSADRAIN)
+        set_raw()
 
     def show(self, data: bytes) -> None:
         """Output of the program."""
@@ -103,24 +163,24 @@ class Person:
         # This one moves the cursor, so only where it has to be.
         return PLAIN + keyboard + (_off(6) if self._origin else b"")
 
-    def give_back(self) -> None:
-        """Put everything back; a terminal that is gone needs nothing."""
-        before, self._before = self._before, None
-        if before is None:
-            return
+    def undo(self) -> bytes:
+        """What undoes everything, and leaves the alternate screen."""
         parts = [self.plain()]
         if self.alternate:
             parts += [LEAVE_ALTERNATE, _FORGET_KEYBOARD if self._keyboard else b""]
         if self._colours:
             parts.append(_FORGET_COLOURS)
-        parts.append(_FETCH_TITLE)
+        return b"".join(parts)
+
+    def give_back(self) -> None:
+        """Put everything back."""
+        before, self._before = self._before, None
+        if before is None:
+            return
+        undo = self.undo() + _FETCH_TITLE
         if self.alternate:
-            parts.append(b"" if self._line_start_before else b"\r\n")
+            undo += b"" if self._line_start_before else b"\r\n"
         else:
-            parts.append((b"" if self.line_start else b"\r\n") + b"\x1b[J")
-        try:
-            write(1, b"".join(parts))
-            termios.tcsetattr(0, termios.TCSAFLUSH, before)
-        except (OSError, termios.error):
-            pass
+            undo += (b"" if self.line_start else b"\r\n") + b"\x1b[J"
+        restore(before, undo)
         self._keyboard = self._colours = self._origin = self.alternate = False

@@ -66,6 +66,7 @@ class Child:
         "on_quiet",
         "on_limit",
         "on_sent",
+        "_line",
         "_sends",
         "_store",
         "_full",
@@ -106,6 +107,7 @@ class Child:
         self.on_limit = on_limit
         self.on_sent = on_sent
         self._sends: list[Sending] = []
+        self._line = 0  # how much of a line was typed into its terminal and not finished
         self._store = store
         self._full = False
         self._death: _kernel.Death | None = None
@@ -148,7 +150,7 @@ class Child:
 
     def exited(self) -> bool:
         """True once the kernel says so, reaped or not."""
-        if self.note is not None:
+        if self.note is not None or self.held.pidfd < 0:
             return True
         poll = select.poll()
         poll.register(self.held.pidfd, select.POLLIN)
@@ -198,14 +200,16 @@ class Child:
         self._drain()
         note = self._store.read_exit(self.record.handle) or self.death_note()
         if note is None:
-            note = ExitNote(None, None, *self._died, known=False)
+            at, clock = self._died if self._died[0] else (time.time(), time.monotonic())
+            note = ExitNote(None, None, at, clock, known=False)
         self._end(note)
         self._store.drop_exit(self.record.handle)
         self._settled()
 
     @property
     def death_known(self) -> bool:
-        return self._death is not None
+        """Whether the kernel said how it ended, or an exit note does."""
+        return self._death is not None or self._store.read_exit(self.record.handle) is not None
 
     def death_note(self) -> ExitNote | None:
         """How it ended, as the kernel told of a process that is not our child."""
@@ -299,8 +303,8 @@ class Child:
     ) -> None:
         """Write to stdin; `done` gets how many bytes were taken within the time."""
         held = self.held
-        if held.stdin >= 0 and self.record.mode == "pty" and (eof or len(data) > _tty.LINE):
-            typed, inserted = _tty.typed(held.stdin, data, eof)
+        if held.stdin >= 0 and self.record.mode == "pty":
+            typed, inserted, self._line = _tty.typed(held.stdin, data, eof, self._line)
             sending = Sending(typed, token, False, done)
             sending.inserted = inserted
         else:
@@ -412,7 +416,6 @@ class Child:
         """Let go of the process's side of its terminal; True if we held it."""
         if self.held.tty < 0:
             return False
-        self.loop.remove(self.held.tty)
         os.close(self.held.tty)
         self.held.tty = -1
         return True

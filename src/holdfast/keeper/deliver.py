@@ -21,6 +21,7 @@ from .journal import say
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     from .._model import Record
     from .child import Child
@@ -87,27 +88,29 @@ class Delivery:
             }
         )
 
-    def prompt(self, child: Child, offset: int, prompt: str, kind: str) -> None:
-        """Tell that a process waits for input, once for each place in its log."""
+    def prompt(self, child: Child, said: dict[str, Any], *, again: bool) -> None:
+        """Tell that a process waits for input: once for each place in its log, or `again` there."""
         record = child.record
-        event_id = input_event_id(record.handle, offset)
         try:
             outbox = self._outbox(record.session)
-            past = [known for known in outbox.open_prompts(record.handle) if known != event_id]
-            outbox.acknowledge(past)  # it has gone on since
+            known = outbox.prompts_at(record.handle, int(said["offset"]))
+            if known and not again:
+                return  # by a watcher that was started anew
+            outbox.acknowledge(outbox.open_prompts(record.handle))  # it has gone on since
+            tail = str(said.get("screen") or "").encode() or _tail(child)
             outbox.append(
                 {
-                    "id": event_id,
+                    "id": input_event_id(record.handle, int(said["offset"]), len(known)),
                     "type": "input",
                     "at": rfc3339(time.time()),
                     "handle": record.handle,
                     "label": record.label,
                     "command": record.command,
                     "status": record.status,
-                    "prompt": prompt,
-                    "kind": kind,
+                    "prompt": str(said["prompt"]),
+                    "kind": str(said["kind"]),
                     "duration_seconds": record.elapsed(),
-                    "tail": binascii.b2a_base64(_tail(child), newline=False).decode(),
+                    "tail": binascii.b2a_base64(tail[-TAIL_BYTES:], newline=False).decode(),
                 }
             )
         except OSError as error:
@@ -120,13 +123,6 @@ class Delivery:
             outbox.acknowledge(outbox.open_prompts(record.handle))
         except OSError as error:
             say(f"{record.handle}: its prompts cannot be acknowledged: {error}")
-
-    def settle_prompt(self, record: Record, offset: int) -> None:
-        """It waits there no more, whoever answered."""
-        try:
-            self._outbox(record.session).acknowledge([input_event_id(record.handle, offset)])
-        except OSError as error:
-            say(f"{record.handle}: its prompt cannot be acknowledged: {error}")
 
     def _again(self) -> None:
         self._timer = None

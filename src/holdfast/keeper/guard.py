@@ -80,8 +80,8 @@ class Held:
     def descriptors(self) -> list[int]:
         return [fd for name in _DESCRIPTORS if (fd := getattr(self, name)) >= 0]
 
-    def to_json(self) -> list[Any]:
-        return [getattr(self, name) for name in self.__slots__]
+    def to_json(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
 
 
 Table = dict[str, Held]

@@ -14,7 +14,8 @@ import signal
 import socket
 import sys
 
-_OF_TMUX = ("TERM", "TERM_PROGRAM", "TERM_PROGRAM_VERSION", "TMUX", "TMUX_PANE")
+# Not how to reach the server: a script that ends "its" tmux would end everybody's terminals.
+_OF_TMUX = ("TERM", "TERM_PROGRAM", "TERM_PROGRAM_VERSION")
 
 
 def main(argv: list[str]) -> int:

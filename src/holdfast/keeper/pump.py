@@ -239,6 +239,7 @@ class Pump:
         "_in_tank",
         "_tank",
         "_watched",
+        "blocked",
     )
 
     def __init__(
@@ -257,6 +258,7 @@ class Pump:
         self._in_tank = _waiting(tank) if tank >= 0 else 0
         self._can_splice = True
         self._held_back = b""
+        self.blocked = False  # the log cannot take what there is
         self._loop = loop
         self.fd = fd
         self.writer = writer
@@ -306,9 +308,11 @@ class Pump:
             if error.errno not in _DISK_FULL:
                 raise
             # The output waits in the FIFO, and the process with it, until there is room.
+            self.blocked = True
             self._on_disk_full(error)
             self._pause(_DISK_FULL_REST)
             return None
+        self.blocked = False
         if self._limit is not None and self.writer.size > self._limit:
             self._limit = None
             self._on_limit()

@@ -87,10 +87,6 @@ def _running(worker: Worker, record: Record, held: Held | None) -> None:
                 record.notes.append("its terminal was lost when the keeper was killed")
                 record.attach = None
                 worker.save(record)
-    if record.mode == "tmux" and held.pidfd < 0 and note is None:
-        note = worker.tmux.exit_left(record)
-        if note is not None:
-            worker.store.write_exit(handle, note)
     if nameless and held.pid:
         # A worker died between making the process and writing down its pid.
         record.pid, record.start_time = held.pid, _kernel.start_time(held.pid)
@@ -99,13 +95,14 @@ def _running(worker: Worker, record: Record, held: Held | None) -> None:
     guarded = found is not None and found.parent == os.getppid()
     child = worker.add_child(record, held, guarded=guarded)
     child.watch_output()
-    if record.mode == "tmux":
-        worker.tmux.look_for_server(handle)
+    in_tmux = record.mode == "tmux" and record.boot_id == _kernel.boot_id()
+    if in_tmux:
+        worker.tmux.take_up(child)
     # Of a process that cannot be found nothing is looked for: its pid may be anybody's by now.
     found_again = held.pidfd >= 0 or (note is not None and record.boot_id == _kernel.boot_id())
     stopping = worker.stopping(child) if record.stop is not None and found_again else None
-    if note is not None and record.mode == "tmux":
-        worker.tmux.take_up_dead(child)
+    if in_tmux and (note is not None or held.pidfd < 0):
+        worker.tmux.take_up_dead(child)  # whose pane may know more
     elif note is not None:
         child.settle_strange()
     elif held.pidfd < 0:

@@ -8,6 +8,12 @@ import os
 from .._home import write_all
 from .guard import Guard, Held, Table
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_FIRST = ("pid", "pidfd", "out", "err", "stdin", "token", "sent")
+
 
 def renew(guard: Guard, table: Table, program: list[str]) -> None:
     """Become a guard by execve, with every descriptor that matters kept open."""
@@ -34,10 +40,16 @@ def read_state(fd: int) -> tuple[int, int, float, int, Table]:
     """What `renew` left: lock, listening socket, idle time, descriptor limit, table."""
     with open(fd, "rb") as file:
         state = json.load(file)
-    table = {handle: Held(*fields) for handle, fields in state["table"].items()}
+    table = {handle: _held(fields) for handle, fields in state["table"].items()}
     for descriptor in [state["lock"], state["listen"]]:
         os.set_inheritable(descriptor, False)
     for held in table.values():
         for descriptor in held.descriptors():
             os.set_inheritable(descriptor, False)
     return state["lock"], state["listen"], state["idle"], state["nofile"], table
+
+
+def _held(fields: dict[str, Any] | list[Any]) -> Held:
+    if isinstance(fields, list):  # of a keeper of the first version
+        fields = dict(zip(_FIRST, fields, strict=True))
+    return Held(**{name: fields[name] for name in Held.__slots__ if name in fields})

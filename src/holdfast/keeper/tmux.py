@@ -10,11 +10,7 @@ answered, writes a file that says so, and its connection ends when it becomes th
 written with the pid. A worker killed before the answer leaves a pane that ends by itself, and a
 record with neither pid nor such a file: it never was. Killed after it, the pane has the pid.
 
-End: the kernel says so, and how; that goes into an exit note, as where the guard reaps. What the
-process wrote may still be on its way through tmux, which calls the pane dead once it has passed all
-of it on. Then its last screen is taken and the session is let go: at once if nobody looks at it,
-else when they have gone. With it the pipe ends, and when that has hung up the log has everything
-and the end is written down as any other.
+End: see `pane_end`.
 """
 
 from __future__ import annotations
@@ -27,12 +23,13 @@ import time
 
 from .. import _kernel, _tmux
 from .._errors import HoldfastError, SpawnError
-from .._home import replace_private, unlink
-from .._model import ExitNote, Record, signal_name
+from .._home import unlink
+from .._model import Record
 from . import launch
 from .guard import Held
 from .journal import say
 from .loop import IN
+from .pane_end import Pane, PaneEnd
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,17 +45,17 @@ if TYPE_CHECKING:
 
 _PATIENCE = 10.0
 _END_PATIENCE = 2.0
-_QUIET = 0.03
 _SOON = 0.005
-_DEATH = "#{pane_dead};#{pane_dead_status};#{pane_dead_signal};#{pane_dead_time}"
-_DEAD_PANE = _DEATH + ";#{session_attached}"
-_PANE = _DEATH + ";#{pid};#{pane_pid};#{pane_tty}"
+_LATER = 1.0
 _AGAIN = 0.05
 _TRIES = 5
 _SERVER_GOING = (b"server exited", b"lost server", b"no server running", b"error connecting")
 _HISTORY = 5000
 _BEREAVED = "its tmux server or session was ended from outside, and its terminal with it"
 _TERMINFO = ("/etc/terminfo", "/lib/terminfo", "/usr/lib/terminfo", "/usr/share/terminfo")
+# For people: whose terminal this is, and when it has ended, how they leave it.
+_HOW = "#{?pane_dead_signal,signal #{pane_dead_signal},exit code #{pane_dead_status}}"
+_STATUS = "#{?pane_dead, ended (" + _HOW + ")#, C-b d leaves ,[#{session_name}] }"
 
 
 class Start:
@@ -106,6 +103,7 @@ class Tmux:
         self._program = ""
         self._servers: dict[int, int] = {}  # pidfds; one is going while the next one comes
         self._panes: dict[str, int] = {}  # which server has the pane of a handle
+        self._patience = _END_PATIENCE
         self.starts: dict[str, Start] = {}
 
     # -- the start -----------------------------------------------------------------------------
@@ -135,7 +133,9 @@ class Tmux:
         fifo = shlex.quote(self._home.fifo(record.handle))
         fifo = fifo.replace("#", "##").replace("%", "%%")
         name = _tmux.target(session)
-        asks = ["--", sys.executable, "-I", "-S", *map(_unparsed, (pane, self._home.path))]
+        told = ["-P", "-F", "#{pid} #{pane_id}"]
+        sized = ["-x", str(columns), "-y", str(rows)]
+        asks = [sys.executable, "-I", "-S", *map(_unparsed, (pane, self._home.path))]
         asks += [record.handle, start.token]
         commands = [
             ["set-option", "-g", "remain-on-exit", "on"],
@@ -143,17 +143,19 @@ class Tmux:
             ["set-option", "-g", "default-terminal", _terminal_name()],
             ["set-option", "-g", "history-limit", str(_HISTORY)],
             ["set-option", "-s", "escape-time", "50"],
-            ["new-session", "-d", "-s", session, "-x", str(columns), "-y", str(rows), *asks],
+            ["set-option", "-g", "status-interval", "1"],
+            ["set-option", "-g", "status-left-length", "60"],
+            ["set-option", "-g", "status-left", _STATUS],
+            ["new-session", "-d", "-s", session, *told, *sized, "--", *asks],
             ["pipe-pane", "-t", name, f"test -p {fifo} && exec cat 1<>{fifo}"],
-            ["display-message", "-p", "#{pid}"],
         ]
         arguments: list[str] = []
         for command in commands:
             arguments += [*command, ";"]
         start.tries += 1
-        self._run(arguments[:-1], lambda code, said: self._made(start, code, said))
+        self.run(arguments[:-1], lambda code, said: self._made(start, code, said))
 
-    def _run(
+    def run(
         self, arguments: list[str], done: Callable[[int, bytes], None], timeout: float = _PATIENCE
     ) -> None:
         self._worker.helpers.run(
@@ -163,14 +165,17 @@ class Tmux:
     @property
     def program(self) -> str:
         """tmux, as the last caller found it, or as it is found on our own path."""
-        return self._program or _tmux.find_tmux() or "/usr/bin/tmux"
+        if os.access(self._program, os.X_OK):
+            return self._program
+        return _tmux.find_tmux() or "/usr/bin/tmux"
 
     def _made(self, start: Start, code: int, said: bytes) -> None:
         if self.starts.get(start.record.handle) is not start:
             return
         if code == 0:
+            server, _, start.record.pane = said.decode("ascii", "replace").strip().partition(" ")
             start.piped = True
-            self._watch_server(said, [start.record.handle])
+            self._watch_server(server, start.record.handle)
             self._answer(start)
         elif start.tries < _TRIES and any(word in said for word in _SERVER_GOING):
             # The server was just ending, with its last session; the next one is another.
@@ -197,8 +202,9 @@ class Tmux:
         try:
             start.pidfd = os.pidfd_open(start.pid)  # now, while it is surely the one
             start.tty = os.readlink(f"/proc/{start.pid}/fd/0")
-        except OSError:
-            pass  # it is gone already, which its connection will say
+        except OSError as error:
+            self._fail(start, SpawnError(f"its pane cannot be held on to: {error.strerror}"))
+            return
         self._answer(start)
 
     def _answer(self, start: Start) -> None:
@@ -209,7 +215,7 @@ class Tmux:
 
     def pane_said(self, start: Start, message: dict[str, Any]) -> None:
         number = message.get("failed")
-        if isinstance(number, int):
+        if isinstance(number, int) and 0 < number < 1000:
             start.failure = launch.refusal(OSError(number, os.strerror(number)), start.program)
         else:
             start.failure = SpawnError(f"the command cannot be run: {message.get('why')}")
@@ -239,12 +245,16 @@ class Tmux:
         for done in start.waiting:
             done(child, None)
         child.watch_output(new=True)
-        if start.pidfd < 0:
-            self.process_died(child)
-        else:
-            child.watch_end()
+        child.watch_end()
         self._worker.set_deadline(child)
         self._worker.watching.add(child)
+
+    def cancel(self, start: Start) -> None:
+        """Somebody stops it before it has begun."""
+        self._fail(start, SpawnError("it was stopped before it had begun"))
+
+    def starting(self, session: str | None) -> list[Start]:
+        return [each for each in self.starts.values() if session in (None, each.record.session)]
 
     def _overdue(self, start: Start) -> None:
         if self.starts.get(start.record.handle) is start:
@@ -268,19 +278,19 @@ class Tmux:
 
     def _end_session(self, record: Record, then: Callable[[], None] | None = None) -> None:
         name = _tmux.target(record.tmux_session or "")
-        self._run(["kill-session", "-t", name], lambda code, said: then() if then else None)
+        self.run(["kill-session", "-t", name], lambda code, said: then() if then else None)
 
     # -- the server ----------------------------------------------------------------------------
 
-    def _watch_server(self, said: bytes, handles: list[str]) -> None:
+    def _watch_server(self, pid: str, handle: str) -> None:
         try:
-            server = int(said)
+            server = int(pid)
             if server not in self._servers:
                 self._servers[server] = os.pidfd_open(server)
                 self._loop.add(self._servers[server], IN, lambda _: self._server_ended(server))
         except (ValueError, OSError):
             return
-        self._panes.update(dict.fromkeys(handles, server))
+        self._panes[handle] = server
 
     def _server_ended(self, server: int) -> None:
         pidfd = self._servers.pop(server)
@@ -291,9 +301,9 @@ class Tmux:
                 del self._panes[handle]
                 child = self._worker.children.get(handle)
                 if child is not None and not child.exited():
-                    self._bereaved(child)
+                    self.bereaved(child)
 
-    def _bereaved(self, child: Child) -> None:
+    def bereaved(self, child: Child) -> None:
         """Most end by the hangup; those that do not go on, and can still be waited for."""
         if _BEREAVED not in child.record.notes:
             say(f"{child.record.handle}: {_BEREAVED}")
@@ -301,105 +311,39 @@ class Tmux:
             child.record.attach = None
             self._worker.save(child.record)
 
-    def look_for_server(self, handle: str) -> None:
-        """After a worker's death: which server it is that holds the panes we took up."""
-        self._run(
-            ["display-message", "-p", "#{pid}"],
-            lambda code, said: self._watch_server(said if code == 0 else b"", [handle]),
-        )
+    def nudge(self, handle: str) -> None:
+        """Have the server see who of its children has ended."""
+        pidfd = self._servers.get(self._panes.get(handle, 0))
+        if pidfd is not None:
+            _kernel.send_signal(pidfd, signal.SIGCHLD)
 
     # -- the end -------------------------------------------------------------------------------
 
     def process_died(self, child: Child) -> None:
-        """The process is dead; write down how, take its last screen, and let the session go."""
         note = child.death_note()
         if note is not None:
-            self._note(child, note)
-        self._look_at_dead_pane(child, time.monotonic() + _END_PATIENCE)
+            self._worker.note_exit(child, note)
+        PaneEnd(self, self._worker, child).look()
 
-    def _note(self, child: Child, note: ExitNote) -> None:
-        try:
-            self._worker.store.write_exit(child.record.handle, note)
-        except OSError as error:
-            say(f"{child.record.handle}: its exit note cannot be written: {error}")
-
-    def _look_at_dead_pane(self, child: Child, until: float) -> None:
-        def looked(code: int, said: bytes) -> None:
-            if child.note is not None:
-                return
-            about, _, screen = said.partition(b"\n")
-            fields = about.decode("ascii", "replace").split(";")
-            dead, status, number, at, attached = fields if len(fields) == 5 else [""] * 5
-            reaped = status.isdigit() or number.isdigit()
-            if code == 0 and not (dead == "1" and reaped) and time.monotonic() < until:
-                # tmux has not noticed yet, or has not passed on all of the output; or it has missed
-                # the signal (3.3a does, for one in ten that are killed), so it gets another.
-                self._nudge(child)
-                self._loop.after(_SOON, lambda: self._look_at_dead_pane(child, until))
-                return
-            if code == 0:
-                self._save_screen(child, screen)
-                if not child.death_known and (note := _exit_note(status, number, at)):
-                    self._note(child, note)  # the kernel is too old to have told us
-                self._let_go(child, attached not in ("", "0"))
-            else:
-                self._bereaved(child)
-                self._when_quiet(child)
-
-        name = _tmux.target(child.record.tmux_session or "")
-        look = ["display-message", "-p", "-t", name, _DEAD_PANE, ";"]
-        self._run([*look, *_tmux.capture(child.record.tmux_session or "")], looked, _END_PATIENCE)
-
-    def _nudge(self, child: Child) -> None:
-        pidfd = self._servers.get(self._panes.get(child.record.handle, 0))
-        if pidfd is not None:
-            _kernel.send_signal(pidfd, signal.SIGCHLD)
-
-    def _save_screen(self, child: Child, screen: bytes) -> None:
-        size = _tmux.size_in(screen)
-        if size is not None and size != child.record.size:
-            child.record.resized(child.writers[0].size if child.writers else 0, *size)
-        try:
-            replace_private(self._home.screen(child.record.handle), screen)
-        except OSError as error:
-            say(f"{child.record.handle}: its screen cannot be saved: {error}")
-
-    def _let_go(self, child: Child, attached: bool) -> None:
-        """Destroyed when nobody is attached: now, or when they have gone."""
-        name = _tmux.target(child.record.tmux_session or "")
-        if attached or not child.pumps:
-            self._when_quiet(child)
-        else:
-            child.when_hung_up = lambda: self._settle(child)
-            self._loop.after(_END_PATIENCE, lambda: self._settle(child))
-        self._run(["set-option", "-t", name, "destroy-unattached", "on"], lambda code, said: None)
-
-    def _when_quiet(self, child: Child, before: int = -1) -> None:
-        """Settle once nothing more comes through its pipe, for lack of better evidence."""
-        size = child.writers[0].size if child.writers else 0
-        if size == before:
-            self._settle(child)
-        else:
-            self._loop.after(_QUIET, lambda: self._when_quiet(child, size))
-
-    def _settle(self, child: Child) -> None:
-        child.when_hung_up = None
-        self._panes.pop(child.record.handle, None)
-        if child.note is None:
-            child.settle_strange()
+    def forget(self, handle: str) -> None:
+        self._panes.pop(handle, None)
 
     # -- taking up -----------------------------------------------------------------------------
 
-    def exit_left(self, record: Record) -> ExitNote | None:
-        """How it ended while there was no keeper, if its dead pane is still there to say."""
-        until = time.monotonic() + _END_PATIENCE
-        while (pane := self._ask(record)) is not None and time.monotonic() < until:
-            # tmux may know how it ended and still not call it dead, while output waits for us.
-            if note := _exit_note(pane.status, pane.signal, pane.at):
-                return note
-            os.kill(pane.server, signal.SIGCHLD)  # see `_look_at_dead_pane`
-            time.sleep(_SOON)
-        return None
+    def take_up(self, child: Child) -> None:
+        """After a worker's death: which server it is that holds the pane."""
+
+        def told(code: int, said: bytes) -> None:
+            if code == 0:
+                self._watch_server(said.decode("ascii", "replace").strip(), child.record.handle)
+            elif code < 0 and child.note is None:  # it took too long
+                self._loop.after(_LATER, lambda: self.take_up(child))
+
+        self.run(["display-message", "-p", "#{pid}"], told)
+
+    def take_up_dead(self, child: Child) -> None:
+        """It ended while there was no keeper, or how far its session was let go nobody knows."""
+        PaneEnd(self, self._worker, child).look()
 
     def begun(self, record: Record) -> bool:
         """A worker died while it started this. True if it came to be; else it is ended.
@@ -408,14 +352,14 @@ class Tmux:
         not sleeps, waiting for an answer that will never come, or is dead.
         """
         asleep = 0
-        until = time.monotonic() + _END_PATIENCE
+        until = time.monotonic() + self._patience
         while time.monotonic() < until and asleep < _TRIES:
-            pane = self._ask(record)
+            pane = self._first_pane(record)
             if pane is None:
                 return False
             begun = os.path.exists(self._home.begun(record.handle))
             if begun and (pane.dead or _kernel.mark_of(pane.pid) == record.handle):
-                record.pid, record.tty = pane.pid, pane.tty
+                record.pid, record.tty, record.pane = pane.pid, pane.tty, pane.id
                 record.start_time = _kernel.start_time(pane.pid)
                 return True
             if pane.dead:
@@ -426,44 +370,23 @@ class Tmux:
         self._run_now("kill-session", "-t", _tmux.target(record.tmux_session or ""))
         return False
 
-    def _ask(self, record: Record) -> _Pane | None:
+    def _first_pane(self, record: Record) -> Pane | None:
+        """Its own, for nobody can have made another yet."""
         name = _tmux.target(record.tmux_session or "")
-        code, said = self._run_now("display-message", "-p", "-t", name, _PANE)
-        fields = said.decode("utf-8", "replace").strip().split(";")
-        return _Pane(fields) if code == 0 and len(fields) == 7 else None
+        code, said = self._run_now("list-panes", "-s", "-t", name, "-F", Pane.FORM)
+        try:
+            return Pane(said.splitlines()[0]) if code == 0 else None
+        except (ValueError, IndexError):
+            return None
 
     def _run_now(self, *arguments: str) -> tuple[int, bytes]:
-        return self._worker.helpers.run_now(
-            _tmux.arguments(self._home, *arguments), self.program, self._home.path, _END_PATIENCE
+        """Before the loop runs, and in all no longer than a worker may take to start."""
+        began = time.monotonic()
+        answer = self._worker.helpers.run_now(
+            _tmux.arguments(self._home, *arguments), self.program, self._home.path, self._patience
         )
-
-    def take_up_dead(self, child: Child) -> None:
-        """It ended, with an exit note, and how far its session was let go nobody knows."""
-        self._look_at_dead_pane(child, time.monotonic() + _END_PATIENCE)
-
-
-class _Pane:
-    """What tmux says of a pane."""
-
-    __slots__ = ("dead", "status", "signal", "at", "server", "pid", "tty")
-
-    def __init__(self, fields: list[str]) -> None:
-        dead, self.status, self.signal, self.at, server, pid, self.tty = fields
-        self.dead = dead == "1"
-        self.server = int(server)
-        self.pid = int(pid)
-
-
-def _exit_note(status: str, number: str, at: str) -> ExitNote | None:
-    if not (status.isdigit() or number.isdigit()):
-        return None
-    when = float(at) if at.isdigit() else time.time()
-    return ExitNote(
-        code=None if number.isdigit() else int(status),
-        signal=signal_name(int(number)) if number.isdigit() else None,
-        at=when,
-        clock=time.monotonic() - max(0.0, time.time() - when),
-    )
+        self._patience = max(0.01, self._patience - (time.monotonic() - began))
+        return answer
 
 
 def _unparsed(argument: str) -> str:

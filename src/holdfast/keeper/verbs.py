@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from .tmux import Start
     from .worker import Worker
 
     Message = dict[str, Any]
@@ -164,11 +165,7 @@ class Verbs:
 
     def _check_room(self, session: str, limit: int) -> None:
         running = [child.record for child in self.worker.running(session)]
-        running += [
-            start.record
-            for start in self.worker.tmux.starts.values()
-            if start.record.session == session
-        ]
+        running += [start.record for start in self.worker.tmux.starting(session)]
         if len(running) >= limit:
             names = ", ".join(
                 f"{record.handle} ({record.label})" if record.label else record.handle
@@ -204,7 +201,32 @@ class Verbs:
             )
         return child
 
+    def _starting(self, connection: Connection, handle: object) -> Start | None:
+        """A process that is on its way into tmux, and not there yet."""
+        start = self.worker.tmux.starts.get(handle) if isinstance(handle, str) else None
+        visible = start is not None and connection.session in (None, start.record.session)
+        return start if visible else None
+
+    def _cancel_start(self, connection: Connection, handle: object) -> None:
+        """Whoever stops or removes it is told that it never was."""
+        start = self._starting(connection, handle)
+        if start is not None:
+            self.worker.tmux.cancel(start)
+
     def verb_wait(self, connection: Connection, number: int, m: Message) -> Answer | None:
+        start = self._starting(connection, m["handle"])
+        if start is not None:
+
+            def begun(child: Child | None, error: HoldfastError | None) -> None:
+                if child is None:
+                    connection.refuse(number, not_found(start.record.handle))
+                elif not connection.closed:
+                    answer = self.verb_wait(connection, number, m)
+                    if answer is not None:
+                        connection.answer(number, answer)
+
+            start.waiting.append(begun)
+            return None
         record, child = self._find(connection, m["handle"])
         if child is None or child.note is not None:
             return record.ending()
@@ -229,7 +251,8 @@ class Verbs:
                 connection.refuse(number, error)
             else:
                 connection.answer(number, {"written": written})
-                self.worker.watching.answered(child)
+                person = connection.session is None
+                self.worker.watching.typed(child, data, bool(m["eof"]), person)
 
         child.send(data, str(m["token"]), bool(m["eof"]), seconds(m["timeout"]), done)
 
@@ -259,6 +282,7 @@ class Verbs:
 
     def verb_kill(self, connection: Connection, number: int, m: Message) -> Answer | None:
         polite = _signal(m["signal"])
+        self._cancel_start(connection, m["handle"])
         record, child = self._find(connection, m["handle"])
         if child is None:
             return _ended_already(record)
@@ -303,6 +327,7 @@ class Verbs:
         return {}
 
     def verb_remove(self, connection: Connection, number: int, m: Message) -> Answer | None:
+        self._cancel_start(connection, m["handle"])
         record, child = self._find(connection, m["handle"])
 
         def removed(receipt: Answer) -> Answer:
@@ -320,6 +345,8 @@ class Verbs:
 
     def verb_stop_all(self, connection: Connection, number: int, m: Message) -> Answer | None:
         children = self.worker.running(connection.session)
+        for start in self.worker.tmux.starting(connection.session):
+            self.worker.tmux.cancel(start)
         polite = _signal(m["signal"])
         grace = _grace(m["grace"])
         return self._stop_many(connection, number, children, "killed", polite, grace)
@@ -331,6 +358,9 @@ class Verbs:
             return {"receipts": []}
         connection.leased = False
         children = self.worker.leased(session)
+        for start in self.worker.tmux.starting(session):
+            if not start.record.keep:
+                self.worker.tmux.cancel(start)
         return self._stop_many(connection, number, children, "lease_ended", signal.SIGTERM, None)
 
     def _stop_many(
@@ -406,7 +436,7 @@ class Verbs:
 
     def verb_quit(self, connection: Connection, number: int, m: Message) -> None:
         running = self.worker.running(None)
-        if running:
+        if running or self.worker.tmux.starts:
             raise KeeperError(
                 f"the keeper keeps {len(running)} running processes; `holdfast keeper restart` "
                 "leaves them running, `holdfast keeper stop --kill` stops them first",

@@ -35,7 +35,8 @@ _AGAIN = 0.1
 _AGAIN_AT_MOST = 60.0
 _LIVED_LONG = 60.0
 _LONGEST_LINE = 1 << 20
-_MOST_UNTOLD = 16 << 20
+_MOST_UNTOLD = 4 << 20
+_ENDS = (b"\r", b"\n", b"\x03", b"\x04", b"\x1a")  # Enter, C-c, C-d, C-z
 
 
 class Watching:
@@ -44,11 +45,12 @@ class Watching:
         self._loop = worker.loop
         self._watched: dict[str, Child] = {}
         self._since: dict[str, int] = {}  # what an earlier watcher has seen of a log
-        self._prompted: set[str] = set()  # handles that may have an open prompt in the outbox
+        self._prompted: dict[str, str] = {}  # handles that may have an open prompt, and its kind
+        self._answered: set[str] = set()  # those that were answered since they were last told of
         self._pid = 0
         self._pidfd = self._to = self._from = -1
         self._heard = b""
-        self._untold = b""
+        self._untold = bytearray()
         self._timer: Timer | None = None
         self._failures = 0
         self._started = 0.0
@@ -68,7 +70,7 @@ class Watching:
 
     def take_up(self, child: Child) -> None:
         """As `add`, for a process of an earlier worker, which may have been told to wait."""
-        self._prompted.add(child.record.handle)
+        self._prompted[child.record.handle] = ""
         self._since[child.record.handle] = child.writers[0].size if child.writers else 0
         self.add(child)
 
@@ -79,6 +81,7 @@ class Watching:
     def drop(self, child: Child) -> None:
         handle = child.record.handle
         self.answered(child)
+        self._answered.discard(handle)
         self._since.pop(handle, None)
         if self._watched.pop(handle, None) is None:
             return
@@ -87,12 +90,27 @@ class Watching:
             if not self._watched and self._timer is None:
                 self._timer = self._loop.after(_IDLE, self._end)
 
+    def typed(self, child: Child, data: bytes, eof: bool, by_person: bool) -> None:
+        """Something was typed; if that is an answer, the next prompt is another one.
+
+        A line is answered by its end. A program that reads keys may have been answered by any, but
+        a person's keys come one by one, and half a command in a shell is no answer.
+        """
+        kind = self._prompted.get(child.record.handle)
+        if kind is None:
+            return
+        whole = eof or any(end in data for end in _ENDS)
+        if whole or (kind == "key" and not by_person):
+            self.answered(child)
+
     def answered(self, child: Child) -> None:
-        """Somebody typed something: what it waited for is no news any more."""
+        """What it waited for is no news any more."""
         handle = child.record.handle
-        if handle in self._prompted:
-            self._prompted.discard(handle)
+        if self._prompted.pop(handle, None) is not None:
+            self._answered.add(handle)
             self._worker.delivery.acknowledge_prompts(child.record)
+            if handle in self._watched and self._pid:
+                self._tell({"answered": handle})
 
     # -- the program ---------------------------------------------------------------------------
 
@@ -117,22 +135,23 @@ class Watching:
             return
         here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
         argv = [sys.executable, "-I", os.path.join(here, "watcher", "__main__.py")]
-        theirs_in, to = os.pipe2(os.O_CLOEXEC)
-        heard, theirs_out = os.pipe2(os.O_CLOEXEC)
-        os.set_blocking(to, False)
-        os.set_blocking(heard, False)
+        pipes: list[int] = []
         try:
+            for _ in range(2):
+                pipes += os.pipe2(os.O_CLOEXEC)
+            theirs_in, to, heard, theirs_out = pipes
             nofile = self._worker.guard.nofile
             pid = helper.start(argv, argv[0], "/", nofile, theirs_in, theirs_out, errors=2)
         except OSError as error:
             say(f"the watcher cannot be started: {error}")
-            os.close(to)
-            os.close(heard)
+            for fd in pipes:
+                os.close(fd)
             self._start_again()
             return
-        finally:
-            os.close(theirs_in)
-            os.close(theirs_out)
+        os.close(theirs_in)
+        os.close(theirs_out)
+        os.set_blocking(to, False)
+        os.set_blocking(heard, False)
         self._pid, self._pidfd = pid, os.pidfd_open(pid)
         self._started = time.monotonic()
         self._to, self._from = to, heard
@@ -158,7 +177,7 @@ class Watching:
         self._loop.remove(self._to)
         os.close(self._to)
         self._to = -1
-        self._untold = b""
+        self._untold.clear()
 
     def _ended(self) -> None:
         code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
@@ -207,21 +226,21 @@ class Watching:
             self._write()
             if self._untold:
                 self._loop.add(self._to, OUT, lambda _: self._write())
+        elif len(self._untold) > _MOST_UNTOLD:
+            say("the watcher does not listen; starting another")
+            self._untold.clear()
+            self._loop.remove(self._to)
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def _write(self) -> None:
         try:
-            self._untold = self._untold[os.write(self._to, self._untold) :]
+            del self._untold[: os.write(self._to, self._untold)]
         except BlockingIOError:
             pass
         except BrokenPipeError:
-            self._untold = b""  # it is dead, which the loop will say next
+            self._untold.clear()  # it is dead, which the loop will say next
         if not self._untold:
             self._loop.remove(self._to)
-        elif len(self._untold) > _MOST_UNTOLD:
-            say("the watcher does not listen; starting another")
-            self._untold = b""
-            self._loop.remove(self._to)
-            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def _hear(self) -> None:
         try:
@@ -248,9 +267,9 @@ class Watching:
         if what == "reply":
             child.type(binascii.a2b_base64(message["data"]))
         elif what == "settled":
-            self._worker.delivery.settle_prompt(child.record, int(message["offset"]))
+            self.answered(child)
         elif what == "input":
-            self._prompted.add(child.record.handle)
-            self._worker.delivery.prompt(
-                child, int(message["offset"]), str(message["prompt"]), str(message["kind"])
-            )
+            again = handle in self._answered
+            self._answered.discard(handle)
+            self._prompted[handle] = str(message["kind"])
+            self._worker.delivery.prompt(child, message, again=again)

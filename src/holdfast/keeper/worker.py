@@ -14,13 +14,14 @@ import errno
 import os
 import signal
 import socket
+import sys
 import time
 
 from .. import _kernel, _wire
 from .._cursors import forget_cursors
 from .._errors import BadRequest, HoldfastError, KeeperError, SpawnError, StoreError
 from .._home import check_session, unlink
-from .._model import Record, Stop, rfc3339, signal_name
+from .._model import ExitNote, Record, Stop, rfc3339, signal_name
 from .._place import ends_with
 from .._start import keeper_program
 from .._version import __version__
@@ -59,9 +60,8 @@ def run_worker(guard: Guard, channel: Channel) -> None:
     try:
         Worker(guard, channel).run()
     except Exception:
-        import traceback
-
-        say("the worker failed:\n" + traceback.format_exc())
+        say("the worker failed:")
+        sys.excepthook(*sys.exc_info())  # which needs nothing that is not there already
         os._exit(1)
 
 
@@ -340,6 +340,13 @@ class Worker:
         except OSError as error:
             say(f"{record.handle}: {error}")
 
+    def note_exit(self, child: Child, note: ExitNote) -> None:
+        """Write down how a process ended that is not ours to reap."""
+        try:
+            self.store.write_exit(child.record.handle, note)
+        except OSError as error:
+            say(f"{child.record.handle}: its exit note cannot be written: {error}")
+
     # -- stopping ------------------------------------------------------------------------------
 
     def running(self, session: str | None) -> list[Child]:
@@ -355,6 +362,9 @@ class Worker:
 
     def _lease_ran_out(self, session: str) -> None:
         children = self.leased(session)
+        for start in self.tmux.starting(session):
+            if not start.record.keep:
+                self.tmux.cancel(start)
         if children:
             say(f"nobody came back to session {session!r}: stopping {len(children)} processes")
         for child in children:

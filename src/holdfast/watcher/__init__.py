@@ -7,11 +7,14 @@ object in a line, each way:
     in   {"add": HANDLE, "pid": n, "mode": "pipe" | "pty" | "tmux", "tty": PATH | null,
           "log": PATH, "head": PATH, "sizes": [[offset, columns, rows], ...], "from": OFFSET}
          {"sizes": HANDLE, "to": [[offset, columns, rows], ...]}
+         {"answered": HANDLE}
          {"drop": HANDLE}
-    out  {"input": HANDLE, "offset": n, "prompt": TEXT, "kind": "line" | "password" | "key"}
+    out  {"input": HANDLE, "offset": n, "prompt": TEXT, "kind": "line" | "password" | "key",
+          "screen": TEXT, where the program draws}
          {"settled": HANDLE, "offset": n}
          {"reply": HANDLE, "data": BASE64}
 
+"answered" says that what is asked for next is another prompt, though nothing was written since.
 "settled" says that a prompt is past, whoever answered it. "from" is where in the log to begin
 looking for queries. Without it that is the log's end, or its beginning for a process that has only
 just started: programs ask first of all.

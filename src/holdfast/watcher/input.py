@@ -38,7 +38,7 @@ _SLEPT = re.compile(rb"\nvoluntary_ctxt_switches:\s*(\d+)")
 class _Said:
     """A prompt that was said, and what tells whether the next one is another."""
 
-    __slots__ = ("fullscreen", "kind", "offset", "prompt", "read", "slept", "tid")
+    __slots__ = ("fullscreen", "kind", "offset", "prompt", "read", "screen", "slept", "tid")
 
     def __init__(self, watched: Watched, seen: Seen, before: _Said | None) -> None:
         self.offset = watched.end
@@ -48,10 +48,13 @@ class _Said:
         self.read = _number(_READ_SO_FAR, f"{task}/io")
         self.slept = _number(_SLEPT, f"{task}/status")
         self.fullscreen = False
+        self.screen = ""
         draws = self.kind == "key" and watched.tty is not None
         if draws:
             try:
-                self.fullscreen = watched.rendering(self.offset).fullscreen
+                picture = watched.rendering(self.offset)
+                self.fullscreen = picture.fullscreen
+                self.screen = picture.screen().text
             except Exception:
                 draws = False  # nothing to draw it with
         self.prompt = prompt_of(
@@ -85,6 +88,11 @@ class InputEye:
         self._open = False  # whether what was said last still holds, for all we know
         self._step = _QUIET
         self.due: float | None = time.monotonic() + _QUIET
+
+    def answered(self, now: float) -> None:
+        """Somebody typed an answer: if it waits again, that is another prompt."""
+        self._said = None
+        self.grown(now)
 
     def grown(self, now: float) -> None:
         self._first = None
@@ -132,6 +140,7 @@ class InputEye:
                 "offset": said.offset,
                 "prompt": said.prompt,
                 "kind": said.kind,
+                "screen": said.screen,
             }
         )
 

@@ -81,7 +81,7 @@ class Watcher:
         for line in lines:
             try:
                 told = json.loads(line)
-                handle = told.get("add") or told.get("sizes") or told.get("drop")
+                _, handle = next(iter(told.items()))
                 if isinstance(handle, str):
                     self._heed(handle, told)
             except Exception as error:
@@ -96,7 +96,11 @@ class Watcher:
             self._follow(watched)
         elif "drop" in told:
             self._drop(handle)
-        elif handle in self._watched:
+        elif handle not in self._watched:
+            return
+        elif "answered" in told:
+            self._watched[handle].input.answered(time.monotonic())
+        elif "sizes" in told:
             self._watched[handle].sizes = told["to"]
 
     def _drop(self, handle: str) -> None:

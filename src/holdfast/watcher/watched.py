@@ -39,6 +39,7 @@ class Watched:
         "end",
         "eyes",
         "handle",
+        "input",
         "log",
         "pid",
         "say",
@@ -56,7 +57,8 @@ class Watched:
         self._started = _kernel.start_time(self.pid)
         self._rendering: Rendering | None = None
         self.end = self.log.size()
-        self.eyes: list[Eye] = [InputEye(self)]
+        self.input = InputEye(self)
+        self.eyes: list[Eye] = [self.input]
         if told["mode"] == "pty":  # tmux answers for itself
             begin = told.get("from")
             if begin is None:

@@ -1,0 +1,487 @@
+"""What can be waited for: each condition knows how to look, and when looking again makes sense.
+
+    exit                     it has ended
+    output=PATTERN           its output matches a regular expression
+    port=3000                it, or something it started, listens there; port=HOST:3000
+    http=URL                 the URL answers with 2xx or 3xx; `http=URL status=404` with that
+    file=PATH                there is such a file; relative to its working directory
+    quiet=5s                 it has written nothing for that long
+    input                    it waits for somebody to type
+
+A condition is given as such a text, or as a table with the same words and more of them:
+``{"http": URL, "status": 404, "body": PATTERN}``, ``{"output": PATTERN, "since": "start"}``.
+
+DESIGN. Conditions are looked at when something happened to the files they name (`paths`), and when
+they are `due`. Only ports, URLs and waiting for input have to be asked for again and again, because
+the kernel tells nobody; they are asked less and less often, and one look at the kernel's tables
+serves all of them.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, field
+
+from ._config import parse_duration
+from ._errors import BadRequest, StoreError
+from ._match import Pattern
+from ._output import Log
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from threading import Thread
+    from typing import Any
+
+    from ._model import Record
+    from ._ports import Look
+
+_FIRST_LOOK, _SLOWEST_LOOK = 0.03, 0.5
+_CHUNK = 1 << 20
+_LONGEST_LINE = 64 << 10
+_ASK_TIME = 5.0
+_ASK_AT_ONCE, _ASK_LOOK = 0.005, 0.02
+_BODY = 1 << 20
+
+
+@dataclass(slots=True)
+class Met:
+    """A condition that holds, for which process, and what was seen."""
+
+    condition: str
+    handle: str
+    detail: dict[str, Any] = field(default_factory=dict)
+
+    def public(self) -> dict[str, Any]:
+        return {"condition": self.condition, "handle": self.handle, **self.detail}
+
+    def describe(self) -> str:
+        """In one line, for people."""
+        facts = {
+            name: value
+            for name, value in self.detail.items()
+            if name in ("line", "pid", "status", "prompt", "quiet_seconds")
+        }
+        told = ", ".join(f"{name} {value}" for name, value in facts.items())
+        return f"{self.condition}: {told}" if told else self.condition
+
+
+class Scene:
+    """What conditions look at: one process, and what is known of it at this moment."""
+
+    __slots__ = ("_look", "cwd", "draw", "log", "now", "record")
+
+    def __init__(self, record: Record, log: Log, draw: Callable[[], Any] | None) -> None:
+        self.record = record
+        self.log = log
+        self.draw = draw
+        self.now = time.monotonic()
+        self._look: Look | None = None
+
+    def begin(self, record: Record, look: Look) -> None:
+        """Another moment."""
+        self.record = record
+        self.now = time.monotonic()
+        self._look = look
+
+    @property
+    def look(self) -> Look:
+        assert self._look is not None
+        return self._look
+
+
+class Condition:
+    """One thing to wait for, of one process."""
+
+    asks = False  # whether it must be asked again and again while the process runs
+    text = ""
+
+    def __init__(self) -> None:
+        self.due: float | None = 0.0
+        self._step = _FIRST_LOOK
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.text}>"
+
+    def paths(self, scene: Scene) -> list[str]:
+        """Files whose changes are a reason to look."""
+        return []
+
+    def look(self, scene: Scene) -> dict[str, Any] | None:
+        """What is seen if it holds now, else None."""
+        raise NotImplementedError
+
+    def later(self, scene: Scene) -> None:
+        """It did not hold: when to look again."""
+        self.due = scene.now + self._step if self.asks else None
+        self._step = min(self._step * 1.5, _SLOWEST_LOOK)
+
+    def place(self) -> int | None:
+        """How far it has come in the log, to go on from there another time."""
+        return None
+
+
+class Exited(Condition):
+    text = "exit"
+
+    def look(self, scene: Scene) -> dict[str, Any] | None:
+        return None if scene.record.running else {}
+
+
+class OutputMatches(Condition):
+    """From an offset on; what came before is not looked at."""
+
+    def __init__(self, pattern: str, since: int) -> None:
+        super().__init__()
+        self.text = f"output={pattern}"
+        self._pattern = Pattern(pattern)
+        self._offset = since
+
+    def paths(self, scene: Scene) -> list[str]:
+        return [scene.log.path]
+
+    def place(self) -> int | None:
+        return self._offset
+
+    def look(self, scene: Scene) -> dict[str, Any] | None:
+        """In whole lines, and in the last one though it is not finished, as a prompt is not."""
+        while True:
+            output = scene.log.read(self._offset, _CHUNK)
+            data, start = output.data, output.start
+            found = self._pattern.search(data) if data else None
+            if found is not None:
+                at = start + _line_start(data, found.first_line)
+                self._offset = start + _line_start(data, found.last_line + 1)
+                return {**found.public(), "offset": at}
+            whole = data.rfind(b"\n") + 1
+            self._offset = start + (whole if whole else max(0, len(data) - _LONGEST_LINE))
+            if not output.more or not data:
+                return None
+
+
+def _line_start(data: bytes, number: int) -> int:
+    at = 0
+    for _ in range(number):
+        at = data.find(b"\n", at) + 1
+        if at == 0:
+            return len(data)
+    return at
+
+
+class _Asked(Condition):
+    """One that must ask somebody, in a thread: who does not answer holds up nothing else."""
+
+    asks = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._asking: Thread | None = None
+        self._answer: dict[str, Any] | BaseException | None = None
+        self.seen = ""  # what was learnt though it does not hold
+
+    def _ask(self) -> dict[str, Any] | None:
+        raise NotImplementedError
+
+    def _run(self) -> None:
+        try:
+            self._answer = self._ask()
+        except BaseException as error:
+            self._answer = error
+
+    def look(self, scene: Scene) -> dict[str, Any] | None:
+        if self._asking is None:
+            from threading import Thread
+
+            self._answer = None
+            self._asking = Thread(target=self._run, daemon=True)
+            self._asking.start()
+            self._asking.join(_ASK_AT_ONCE)
+        if self._asking.is_alive():
+            return None
+        self._asking = None
+        if isinstance(self._answer, BaseException):
+            raise self._answer
+        return self._answer
+
+    def later(self, scene: Scene) -> None:
+        super().later(scene)
+        if self._asking is not None:
+            self.due = scene.now + _ASK_LOOK
+
+
+class PortOpen(Condition):
+    """At this machine, by what the kernel says of its sockets: nobody is connected to."""
+
+    asks = True
+
+    def __init__(self, port: int, host: str) -> None:
+        super().__init__()
+        self._port, self._host = port, host
+        self.text = f"port={port}" if host == "localhost" else f"port={host}:{port}"
+        self._addresses: list[bytes] | None = None
+        self._stranger = 0
+
+    def look(self, scene: Scene) -> dict[str, Any] | None:
+        from ._ports import addresses
+
+        if self._addresses is None:
+            self._addresses = addresses(self._host)
+        if not scene.look.serving(self._port, self._addresses):
+            return None
+        ours = scene.look.family_of(scene.record)
+        listener = scene.look.owner(self._port, self._addresses, ours)
+        if listener is None:
+            return None
+        if listener.pid in ours:
+            return {"port": self._port, "pid": listener.pid, "host": listener.host}
+        # Seen twice: a server that is just being forked looks like a stranger for a moment.
+        if self._stranger == listener.inode:
+            raise TakenPort(self._port, str(listener), scene.record.handle)
+        self._stranger = listener.inode
+        return None
+
+
+class RemotePortOpen(_Asked):
+    """At another machine, by connecting to it."""
+
+    def __init__(self, port: int, host: str) -> None:
+        super().__init__()
+        self._port, self._host = port, host
+        self.text = f"port={host}:{port}"
+
+    def _ask(self) -> dict[str, Any] | None:
+        from ._ports import is_open
+
+        opened = is_open(self._host, self._port, _ASK_TIME)
+        return {"port": self._port, "host": self._host} if opened else None
+
+
+class TakenPort(BadRequest):
+    """Somebody else listens there, so it will never be this process."""
+
+    def __init__(self, port: int, who: str, handle: str) -> None:
+        super().__init__(
+            f"port {port} is held by {who}, which is not part of {handle}; stop that, or use "
+            "another port",
+            handle=handle,
+            port=port,
+            owner=who,
+        )
+
+
+class HttpAnswers(_Asked):
+    def __init__(self, url: str, status: int | None, body: str | None) -> None:
+        super().__init__()
+        self.url = check_url(url)
+        self.text = f"http={url}" + (f" status={status}" if status is not None else "")
+        self._status = status
+        self._body = Pattern(body) if body is not None else None
+
+    def _ask(self) -> dict[str, Any] | None:
+        import http.client
+        import urllib.error
+        import urllib.request
+
+        class Stay(urllib.request.HTTPRedirectHandler):
+            def redirect_request(self, *redirect: Any) -> None:
+                return None  # that it redirects is the answer
+
+        opener = urllib.request.build_opener(Stay, urllib.request.ProxyHandler({}))
+        request = urllib.request.Request(self.url, headers={"User-Agent": "holdfast"})
+        try:
+            with opener.open(request, timeout=_ASK_TIME) as answer:
+                return self._judge(answer.status, answer.read(_BODY))
+        except urllib.error.HTTPError as error:
+            with error:
+                return self._judge(error.code, error.read(_BODY))
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            self.seen = str(getattr(error, "reason", error))[:200]
+            return None
+
+    def _judge(self, status: int, data: bytes) -> dict[str, Any] | None:
+        self.seen = f"status {status}"
+        if status != self._status if self._status is not None else not 200 <= status < 400:
+            return None
+        if self._body is None:
+            return {"status": status}
+        found = self._body.search(data)
+        if found is None:
+            self.seen += ", but the body does not match"
+            return None
+        return {"status": status, **found.public()}
+
+
+class FileExists(Condition):
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        if not path or "\0" in path:
+            raise BadRequest("a file to wait for needs a path")
+        self._path = path
+        self.text = f"file={path}"
+
+    def _absolute(self, scene: Scene) -> str:
+        return os.path.join(scene.record.cwd, os.path.expanduser(self._path))
+
+    def paths(self, scene: Scene) -> list[str]:
+        return [self._absolute(scene)]
+
+    def look(self, scene: Scene) -> dict[str, Any] | None:
+        path = self._absolute(scene)
+        return {"path": path} if os.path.exists(path) else None
+
+
+class OutputQuiet(Condition):
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self._seconds = seconds
+        self.text = f"quiet={seconds:g}s"
+        self._size = -1
+        self._since = 0.0
+
+    def paths(self, scene: Scene) -> list[str]:
+        return [scene.log.path]
+
+    def look(self, scene: Scene) -> dict[str, Any] | None:
+        size = scene.log.size()
+        if size != self._size:
+            first = self._size < 0
+            self._size = size
+            self._since = _last_output(scene) if first else scene.now
+        quiet = scene.now - self._since
+        return {"quiet_seconds": round(quiet, 3)} if quiet >= self._seconds else None
+
+    def later(self, scene: Scene) -> None:
+        self.due = self._since + self._seconds
+
+
+def _last_output(scene: Scene) -> float:
+    """When it last wrote something, or began; by the monotonic clock."""
+    began = scene.record.started_clock
+    try:
+        ago = time.time() - os.stat(scene.log.path).st_mtime
+    except OSError:
+        return began
+    return max(began, scene.now - max(0.0, ago))
+
+
+class WaitsForInput(Condition):
+    asks = True
+    text = "input"
+
+    def paths(self, scene: Scene) -> list[str]:
+        return [scene.log.path]
+
+    def look(self, scene: Scene) -> dict[str, Any] | None:
+        from ._input import look, prompt_of
+
+        record = scene.record
+        if not record.running or not record.stdin or record.pid is None:
+            return None
+        kind = look(record.pid, record.tty)
+        if kind is False or kind == "unknown":
+            return None
+        try:
+            prompt = prompt_of(scene.log, kind, scene.draw)
+        except StoreError:
+            prompt = ""
+        return {"prompt": prompt, "kind": kind}
+
+
+# -- how they are written --------------------------------------------------------------------------
+
+WORDS = ("exit", "output", "port", "http", "file", "quiet", "input")
+
+
+def parse(given: object, now_offset: int) -> Condition:
+    """The condition that a text or a table describes; `now_offset` is where its log ends now."""
+    table = _table(given)
+    kinds = [word for word in WORDS if word in table]
+    if len(kinds) != 1:
+        raise BadRequest(f"a condition is one of {', '.join(WORDS)}, not {_shown(given)}")
+    kind = kinds[0]
+    value = table.pop(kind)
+    try:
+        condition = _make(kind, value, table, now_offset)
+    except ValueError as error:
+        if isinstance(error, BadRequest):
+            raise
+        raise BadRequest(f"{kind} {error}, not {_shown(value)}") from None
+    if table:
+        raise BadRequest(f"a condition on {kind} knows no {next(iter(table))!r}")
+    return condition
+
+
+def _table(given: object) -> dict[str, Any]:
+    if isinstance(given, dict):
+        return dict(given)
+    if not isinstance(given, str):
+        raise BadRequest(f"a condition is a text like port=3000, not {_shown(given)}")
+    kind, equals, value = given.partition("=")
+    if kind in ("exit", "input") and not equals:
+        return {kind: True}
+    if not equals or kind not in WORDS:
+        raise BadRequest(
+            f"a condition is exit, input, or like output=PATTERN, port=3000, http=URL, file=PATH, "
+            f"quiet=5s; not {_shown(given)}"
+        )
+    return {kind: value}
+
+
+def _make(kind: str, value: Any, more: dict[str, Any], now_offset: int) -> Condition:
+    if kind in ("exit", "input"):
+        if value is not True:
+            raise ValueError("takes no value (true in a table)")
+        return Exited() if kind == "exit" else WaitsForInput()
+    if kind == "output":
+        since = more.pop("since", "now")
+        if since not in ("now", "start") and type(since) is not int:
+            raise ValueError("can be searched since 'now', 'start' or a byte offset")
+        places = {"now": now_offset, "start": 0}
+        return OutputMatches(str(value), since if type(since) is int else places[since])
+    if kind == "port":
+        from ._ports import is_local
+
+        port, host = _port(value, more.pop("host", "localhost"))
+        return PortOpen(port, host) if is_local(host) else RemotePortOpen(port, host)
+    if kind == "http":
+        status, body = more.pop("status", None), more.pop("body", None)
+        url = str(value)
+        if status is None and " status=" in url:
+            url, _, text = url.partition(" status=")
+            status = int(text) if text.isdigit() else -1
+        if status is not None and (type(status) is not int or not 100 <= status <= 599):
+            raise ValueError("needs a status from 100 to 599")
+        return HttpAnswers(url, status, body)
+    if kind == "file":
+        return FileExists(os.fspath(value))
+    return OutputQuiet(parse_duration(value))
+
+
+def _port(value: Any, host: str) -> tuple[int, str]:
+    if isinstance(value, str):
+        before, colon, number = value.rpartition(":")
+        if colon:
+            host = before.strip("[]")
+        value = int(number) if number.isdigit() else -1
+    if type(value) is not int or not 0 < value < 65536:
+        raise ValueError("must be a number from 1 to 65535, or HOST:PORT")
+    return value, host or "localhost"
+
+
+def check_url(url: str) -> str:
+    from urllib.parse import urlsplit
+
+    try:
+        parts = urlsplit(url)
+        ok = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        ok = False
+    if not ok or not url.isprintable() or " " in url:
+        raise BadRequest(f"http needs a URL like http://127.0.0.1:3000/health, not {_shown(url)}")
+    return url
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,79 @@
+"""Regular expressions from outside: checked when they are given, bounded when they are used.
+
+Python's own `re` can take hours over ``(a+)+$``, and nothing can interrupt it. The `regex` package
+takes a time limit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ._completion import clean_text
+from ._errors import BadRequest
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_LONGEST = 10_000
+_SHOWN = 2_000
+_TIME = 1.0
+
+
+class Pattern:
+    __slots__ = ("_compiled", "text")
+
+    def __init__(self, text: str, *, ignore_case: bool = False) -> None:
+        import regex
+
+        if not isinstance(text, str) or not text:
+            raise BadRequest("a pattern is text, and not empty")
+        if len(text) > _LONGEST:
+            raise BadRequest(f"a pattern has at most {_LONGEST} characters")
+        self.text = text
+        flags = regex.MULTILINE | (regex.IGNORECASE if ignore_case else 0)
+        try:
+            self._compiled = regex.compile(text, flags)
+        except (regex.error, RecursionError, OverflowError) as error:
+            raise BadRequest(f"the pattern {text[:200]!r} makes no sense: {error}") from None
+
+    def search(self, data: bytes, timeout: float = _TIME) -> Found | None:
+        """The first match in output, read without terminal codes; ``^`` and ``$`` are of lines."""
+        text = clean_text(data)
+        try:
+            found = self._compiled.search(text, timeout=timeout)
+        except TimeoutError:
+            raise BadRequest(
+                f"the pattern {self.text[:200]!r} took longer than {timeout:g} s; make it simpler"
+            ) from None
+        if found is None:
+            return None
+        begin = text.rfind("\n", 0, found.start()) + 1
+        end = text.find("\n", found.end())
+        return Found(
+            match=found[0][:_SHOWN],
+            groups=[_cut(group) for group in found.groups()],
+            named={name: _cut(group) for name, group in found.groupdict().items()},
+            line=text[begin : end if end >= 0 else None][:_SHOWN],
+            first_line=text.count("\n", 0, begin),
+            last_line=text.count("\n", 0, found.end()),
+        )
+
+
+@dataclass(slots=True)
+class Found:
+    """A match, and in which lines of what was searched it lies."""
+
+    match: str
+    groups: list[str | None]
+    named: dict[str, str | None]
+    line: str
+    first_line: int
+    last_line: int
+
+    def public(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("match", "groups", "named", "line")}
+
+
+def _cut(text: str | None) -> str | None:
+    return None if text is None else text[:_SHOWN]

@@ -1,0 +1,229 @@
+"""One pass over a log that finds the lines a pattern matches.
+
+DESIGN. A log is searched in pieces of whole lines, from the end when the last matches are wanted:
+when the time runs out, the ones found are still the last. Where a text can be told that every
+matching line has in it, only the lines that have it are looked at one by one; a pattern that is
+nothing but such a text is counted at the speed of a byte search. Everything else is the business of
+`regex`, which stops at a time limit and lets other threads run meanwhile.
+
+A line is what stands between two newlines, decoded, without terminal codes and without ``\\r`` at
+its end. What a program drew over itself is all still there.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+
+from ._plain import CODES_BYTES
+from ._view import read_range
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ._output import Log
+    from ._pattern import Needle
+
+_PIECE = 1 << 20
+_SMALL_PIECE = 64 << 10  # of lines that are all looked at
+_RARE = 1000  # times in a piece
+
+
+@dataclass(slots=True)
+class Hit:
+    offset: int
+    end: int
+    line: str
+    place: int
+
+
+class _OutOfTime(Exception):
+    """At this index of the piece."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+
+class Scan:
+    """One pass over a range of a log."""
+
+    def __init__(
+        self,
+        log: Log,
+        needle: Needle,
+        low: int,
+        high: int,
+        want: int,
+        *,
+        backwards: bool,
+        deadline: float,
+    ) -> None:
+        self.low, self.high = low, high
+        self.searched = (high, high) if backwards else (low, low)
+        self.hits: list[Hit] = []
+        self.count = 0
+        self.late = self.long_lines = self.enough = False
+        self._log, self._needle, self._want = log, needle, want
+        self.backwards, self._deadline = backwards, deadline
+        self._chosen = False
+        self._data = self._rare = b""
+
+    def run(self) -> None:
+        if not self.backwards and self._want == 0:
+            return
+        size = _PIECE if self._needle.texts else _SMALL_PIECE
+        for start, raw in self._pieces(size):
+            if self.late or time.monotonic() > self._deadline:
+                self.late = True
+                break
+            clean = CODES_BYTES.sub(b"", raw) if b"\x1b" in raw else raw
+            piece = _Piece(start, raw, clean, clean.lower() if self._needle.fold else clean)
+            if not self._chosen:
+                self._choose(piece.folded)
+            low, high = start, start + len(raw)
+            try:
+                self._look(piece)
+            except _OutOfTime as stopped:
+                self.late = True
+                at = piece.offset(stopped.at)
+                low, high = (at, high) if self.backwards else (low, at)
+            if self.enough:
+                high = min(self.hits[-1].end + 1, high)
+            self.searched = (low, self.searched[1]) if self.backwards else (self.searched[0], high)
+            if self.enough:
+                break
+        if self.backwards:
+            self.hits.reverse()
+
+    def _look(self, piece: _Piece) -> None:
+        needle = self._needle
+        missing = self._want - len(self.hits)
+        if needle.test is None and (self.backwards or missing <= 0):
+            count = self._count(piece.folded)
+            self.count += count
+            if count and missing > 0:
+                spans = piece.spans(self._data, backwards=True)
+                for _, (low, high) in zip(range(missing), spans, strict=False):
+                    line = piece.line(low, high)
+                    self.hits.append(piece.hit(low, high, line, needle.place(line) or 0))
+            return
+        for low, high in piece.spans(self._data, backwards=self.backwards):
+            line = piece.line(low, high)
+            after = min(high + 1, len(piece.clean))
+            try:
+                place = needle.place(line)
+            except (TimeoutError, MemoryError):
+                raise _OutOfTime(after if self.backwards else low) from None
+            if place is not None:
+                self.count += 1
+                if len(self.hits) < self._want:
+                    self.hits.append(piece.hit(low, high, line, place))
+                if not self.backwards and len(self.hits) == self._want:
+                    self.enough = True
+                    return
+            if time.monotonic() > self._deadline:
+                raise _OutOfTime(low if self.backwards else after)
+
+    def _choose(self, hay: bytes) -> None:
+        """What to look for: of the texts that a match has, the one that is rarest where we begin.
+
+        A search for one byte is many times as fast as one for several, so where the text has a
+        rare byte, that is looked for first.
+        """
+        self._chosen = True
+        texts = self._needle.texts
+        self._data = min(texts, key=lambda text: (hay.count(text), -len(text)), default=b"")
+        if self._data:
+            rarest = min((bytes([byte]) for byte in set(self._data)), key=hay.count)
+            self._rare = rarest if hay.count(rarest) < _RARE else b""
+
+    def _count(self, hay: bytes) -> int:
+        """How many lines have the text in them."""
+        data, rare = self._data, self._rare
+        if not rare:
+            return len(re.findall(re.escape(data) + b".*", hay)) if data in hay else 0
+        ahead = data.index(rare)
+        count = looks = 0
+        at = hay.find(rare)
+        while at >= 0:
+            looks += 1
+            if at >= ahead and hay.startswith(data, at - ahead):
+                count += 1
+                if (at := hay.find(b"\n", at)) < 0:
+                    break
+            at = hay.find(rare, at + 1)
+        if looks > _RARE:
+            self._rare = b""  # it is not rare here
+        return count
+
+    def _pieces(self, size: int) -> Iterator[tuple[int, bytes]]:
+        """Whole lines, each piece with its offset; of a line that is too long, parts."""
+        at = self.high if self.backwards else self.low
+        while self.low < at if self.backwards else at < self.high:
+            for most in (size, _PIECE):
+                if self.backwards:
+                    start, data = read_range(self._log, max(at - most, self.low), at)
+                    cut = data.find(b"\n", 0, len(data) - 1) + 1 if start > self.low else 0
+                    whole = start <= self.low or cut > 0
+                    start, data = start + cut, data[cut:]
+                else:
+                    start, data = read_range(self._log, at, min(at + most, self.high))
+                    cut = data.rfind(b"\n") + 1
+                    whole = start + len(data) >= self.high or cut > 0
+                    if start + len(data) < self.high and cut:
+                        data = data[:cut]
+                if whole:
+                    break
+            else:
+                self.long_lines = True
+            if not data:
+                return
+            yield start, data
+            at = start if self.backwards else start + len(data)
+
+
+@dataclass(slots=True)
+class _Piece:
+    """Lines of a log: as they are, without codes, and in one case where that is asked for."""
+
+    start: int
+    raw: bytes
+    clean: bytes
+    folded: bytes
+
+    def spans(self, data: bytes, *, backwards: bool) -> Iterator[tuple[int, int]]:
+        """Where the lines are that have `data` in them, the last ones first if `backwards`."""
+        hay = self.folded
+        low, high = 0, len(hay) - hay.endswith(b"\n")
+        while low <= high:
+            at = hay.rfind(data, low, high) if backwards else hay.find(data, low, high)
+            if at < 0:
+                return
+            start = hay.rfind(b"\n", 0, at) + 1
+            end = hay.find(b"\n", at)
+            end = len(hay) if end < 0 else end
+            yield start, end
+            if backwards:
+                high = start - 1
+            else:
+                low = end + 1
+
+    def line(self, low: int, high: int) -> str:
+        return self.clean[low:high].rstrip(b"\r").decode("utf-8", "replace")
+
+    def offset(self, at: int) -> int:
+        """The offset in the log of a line that begins at `at`, or of the end."""
+        if self.clean is self.raw:
+            return self.start + at
+        number = self.clean.count(b"\n", 0, at)
+        if at == len(self.clean) and not self.clean.endswith(b"\n"):
+            return self.start + len(self.raw)
+        lines = self.raw.split(b"\n", number)[:number]
+        return self.start + sum(map(len, lines)) + number
+
+    def hit(self, low: int, high: int, line: str, place: int) -> Hit:
+        offset = self.offset(low)
+        end = self.raw.find(b"\n", offset - self.start)
+        return Hit(offset, self.start + (len(self.raw) if end < 0 else end), line, place)

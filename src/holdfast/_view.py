@@ -1,0 +1,304 @@
+"""A log as a model should read it: plain text within a budget, and notes about what is missing.
+
+What counts as content is what a terminal would have left to read (`_plain`): codes, control
+characters and the earlier states of a line that was drawn over do not. Lines that repeat are folded
+into one and a count. If that is more than the budget, very long lines lose their middle; then the
+first and the last lines are kept and between them the first error (`_error_blocks`), in at most a
+third of the budget (`_fit`). Each piece left out is told in the text, with the offset to read it
+at, and in `View.gaps`.
+
+A log is never read whole, unless it is small: a window at its beginning, one at its end, and a
+bounded look for an error between them.
+"""
+
+from __future__ import annotations
+
+import codecs
+import time
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+
+from ._error_blocks import CUES, Block, first_error
+from ._errors import BadRequest
+from ._fit import Gap, Hole, fit
+from ._plain import CODES, CONTROLS, Row, rows_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ._output import Log
+
+    # The bytes from one offset to another, and where they begin: later where some were freed.
+    Read = Callable[[int, int], tuple[int, bytes]]
+
+BUDGET = 10_000
+_LARGEST_BUDGET = 1_000_000
+_SMALLEST_WINDOW = 16 << 10
+_LARGEST_WINDOW = 1 << 20
+_COUNTED = 64 << 20
+_PIECE = 1 << 20
+# The look for an error between the windows: so many bytes in such pieces, and no longer than this.
+_SEARCHED = 16 << 20
+_SEARCH_PIECE = 256 << 10
+_SEARCH_SECONDS = 0.25
+_OVERLAP = 1 << 10
+_BEFORE_ERROR = 2 << 10
+_AFTER_ERROR = 64 << 10
+
+
+@dataclass(slots=True)
+class View:
+    """Text for a model, and what it is of.
+
+    `text` is never longer than the budget, notes included; of a budget that no note fits in, ``…``
+    is left, or nothing of one of 0. `start` and `end` are the offsets of what was looked at. `gaps`
+    has what is not in the text, also where there was no room for a note.
+    """
+
+    text: str
+    start: int
+    end: int
+    gaps: list[Gap] = field(default_factory=list)
+
+    @property
+    def complete(self) -> bool:
+        return not self.gaps
+
+    def __str__(self) -> str:
+        return self.text
+
+    def public(self) -> dict[str, Any]:
+        return {
+            "text": self.text,
+            "start": self.start,
+            "end": self.end,
+            "complete": self.complete,
+            "gaps": [asdict(gap) for gap in self.gaps],
+        }
+
+
+def view(
+    log: Log,
+    *,
+    budget: int = BUDGET,
+    start: int | None = None,
+    end: int | None = None,
+    errors: bool = True,
+) -> View:
+    """`log`, or its bytes from `start` to `end`, in at most `budget` characters.
+
+    With `errors` the first error is looked for, and kept if there is room. A budget of more than a
+    million characters is taken as a million.
+    """
+    _check(budget, start or 0, end)
+    size = log.size()
+    high = size if end is None else min(end, size)
+    low = min(start or 0, high)
+
+    def read(low: int, high: int) -> tuple[int, bytes]:
+        return read_range(log, low, high)
+
+    return _view(read, low, min(max(low, log.begin()), high), high, budget, errors)
+
+
+def view_bytes(data: bytes, *, budget: int = BUDGET, start: int = 0, errors: bool = True) -> View:
+    """The same for bytes in hand, the first of which is at offset `start`."""
+
+    def read(low: int, high: int) -> tuple[int, bytes]:
+        return low, data[low - start : high - start]
+
+    _check(budget, start, None)
+    return _view(read, start, start, start + len(data), budget, errors)
+
+
+def read_range(log: Log, low: int, high: int) -> tuple[int, bytes]:
+    """The bytes of `log` from `low` to `high`, or those at the end that were not freed."""
+    start = low
+    parts: list[bytes] = []
+    while low < high:
+        output = log.read(low, min(high - low, _PIECE))
+        if output.gap:
+            start, parts = min(output.start, high), []
+        if not output.data or output.start >= high:
+            break
+        parts.append(output.data[: high - output.start])
+        low = output.start + len(parts[-1])
+    return start, b"".join(parts)
+
+
+def _check(budget: int, start: int, end: int | None) -> None:
+    if min(budget, start, end or 0) < 0:
+        raise BadRequest("a budget or an offset cannot be negative; both count from 0")
+    if end is not None and end < start:
+        raise BadRequest(f"a range from {start} to {end} ends before it begins; swap them")
+
+
+def _view(read: Read, asked: int, low: int, high: int, budget: int, errors: bool) -> View:
+    """`asked` is where the view should begin, `low` where there is something."""
+    budget = min(budget, _LARGEST_BUDGET)
+    windows = _windows(read, low, high, budget)
+    unsearched = 0
+    if len(windows) == 1:
+        errors = errors and windows[0].characters > budget
+    elif errors:
+        unsearched = _look_between(read, windows)
+    holes: list[Hole] = []
+    entries: list[Row | Hole] = []
+    block: tuple[int, int] | None = None
+    sure = False
+    position = asked
+    for window in windows:
+        if window.start > position:
+            holes.append(_hole(read, position, window.start, freed=position == asked))
+            entries.append(holes[-1])
+        if errors and not sure and (error := window.error) and (error.sure or block is None):
+            block = len(entries) + error.start, len(entries) + error.end
+            sure = error.sure
+        entries.extend(window.rows)
+        position = window.end
+    if unsearched and not sure:
+        holes[-1].unsearched = unsearched
+
+    def lines(start: int, end: int) -> int | None:
+        total = sum(window.newlines(start, end) for window in windows)
+        for hole in holes:
+            if start <= hole.start and hole.end <= end:
+                if hole.lines is None:
+                    return None
+                total += hole.lines
+        last = windows[-1]
+        return total + (start < end == last.end and not last.data.endswith(b"\n"))
+
+    text, gaps = fit(entries, position, budget, block, lines)
+    return View(text, asked, position, gaps)
+
+
+# -- windows ---------------------------------------------------------------------------------------
+
+
+class _Window:
+    """Bytes that are looked at, from `start` on, and their rows."""
+
+    def __init__(self, start: int, data: bytes, *, last: bool = False) -> None:
+        self.start = start
+        self.end = start + len(data)
+        self.data = data
+        self.rows = rows_of(data, start)
+        if not last and data.endswith(b"\n"):
+            self.rows.pop()  # what follows begins a row of its own
+
+    @property
+    def characters(self) -> int:
+        return sum(len(row.text) + 1 for row in self.rows)
+
+    @cached_property
+    def error(self) -> Block | None:
+        return first_error([row.text for row in self.rows])
+
+    def newlines(self, start: int, end: int) -> int:
+        low, high = max(start - self.start, 0), max(end - self.start, 0)
+        return self.data.count(b"\n", low, high)
+
+
+def _windows(read: Read, low: int, high: int, budget: int) -> list[_Window]:
+    """All of it, or as much of both ends as it takes to fill the budget with what shows of them."""
+    size = max(_SMALLEST_WINDOW, 4 * budget)
+    largest = max(_LARGEST_WINDOW, size)
+    while high - low > 2 * size:
+        windows = [_first(*read(low, low + size)), _last(*read(high - size - 1, high))]
+        enough = windows[0].characters > budget // 3 and windows[1].characters > budget
+        if enough or size == largest:
+            return windows
+        size = min(4 * size, largest)
+    return [_Window(*read(low, high), last=True)]
+
+
+def _first(start: int, data: bytes) -> _Window:
+    """A window that ends with a line, or else with a character."""
+    end = data.rfind(b"\n") + 1
+    if not end:
+        _, end = codecs.utf_8_decode(data, "replace", False)
+    return _Window(start, data[:end])
+
+
+def _last(start: int, data: bytes) -> _Window:
+    """A window that begins with a line, or else with a character; the first byte is one before."""
+    begin = data.find(b"\n", 0, len(data) - 1) + 1
+    if not begin:
+        begin = next((n for n in (1, 2, 3) if data[n : n + 1] < b"\x80" or data[n] >= 0xC0), 4)
+    begin = min(begin, len(data))
+    return _Window(start + begin, data[begin:], last=True)
+
+
+def _hole(read: Read, start: int, end: int, *, freed: bool) -> Hole:
+    hole = Hole(start, end, freed=freed)
+    if freed or end - start > _COUNTED:
+        return hole
+    lines = 0
+    for low in range(start, end, _PIECE):
+        high = min(low + _PIECE, end)
+        at, data = read(low, high)
+        if at != low or len(data) != high - low:
+            return hole
+        lines += data.count(b"\n")
+    hole.lines = lines
+    return hole
+
+
+# -- errors between the windows --------------------------------------------------------------------
+
+
+def _look_between(read: Read, windows: list[_Window]) -> int:
+    """Put a window at the first error between the two; return how many bytes were not searched.
+
+    There is no look where a sure error comes before.
+    """
+    first, last = windows
+    if first.error is not None and first.error.sure:
+        return 0
+    at, stop = first.end, last.start
+    deadline = time.monotonic() + _SEARCH_SECONDS
+    perhaps: int | None = None
+    while at < stop:
+        if at - first.end >= _SEARCHED or time.monotonic() > deadline:
+            break
+        start, data = read(at, min(at + _SEARCH_PIECE, stop))
+        if not data:
+            break
+        at = start + len(data)
+        offset, sure = _error_in(start, data)
+        if offset is not None and (sure or perhaps is None):
+            perhaps = offset
+            if sure:
+                break
+        if at < stop:  # the end of this piece is looked at again, with what follows it
+            at -= min(_OVERLAP, len(data) // 2)
+            at = start + (data.find(b"\n", at - start) + 1 or len(data))
+    else:
+        at = stop
+    found_elsewhere = first.error is not None or (last.error is not None and last.error.sure)
+    if perhaps is not None and (sure or not found_elsewhere):
+        windows.insert(1, _around(read, perhaps, first.end, stop))
+    return stop - at
+
+
+def _error_in(start: int, data: bytes) -> tuple[int | None, bool]:
+    if not any(cue in data for cue in CUES):
+        return None, False
+    text = CONTROLS.sub("", CODES.sub("", data.decode("utf-8", "replace")))
+    error = first_error(text.split("\n"))
+    if error is None:
+        return None, False
+    raw = data.split(b"\n", error.start)[: error.start]
+    return start + sum(len(line) + 1 for line in raw), error.sure
+
+
+def _around(read: Read, offset: int, low: int, high: int) -> _Window:
+    begin = max(low, offset - _BEFORE_ERROR)
+    start, data = read(begin, min(offset + _AFTER_ERROR, high))
+    if start > low:
+        cut = data.find(b"\n", 0, max(offset - start, 0)) + 1
+        start, data = start + cut, data[cut:]
+    return _first(start, data)

@@ -1,0 +1,276 @@
+"""Waiting for conditions: one call, over one or several processes, any or all of them.
+
+DESIGN. One wait on one inotify descriptor for everything that has a file (logs, records, the files
+that are waited for), and a timer for the rest (see `_conditions`). A condition on output remembers
+how far it has come. If the time is up, that place is kept on disk under the condition's own name,
+so that the same call made again goes on there and misses nothing that came in between.
+"""
+
+from __future__ import annotations
+
+import binascii
+import time
+from dataclasses import dataclass, field
+from functools import partial
+
+from . import _conditions
+from ._conditions import Met, Scene
+from ._cursors import forget_cursor, load_cursor, save_cursor
+from ._errors import BadRequest, NotFound
+from ._model import Exit, Record
+from ._output import Log
+from ._watch import Watch
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from ._client import Client
+    from ._conditions import Condition
+    from ._process import Process
+
+_REST = 0.01  # between two looks at output that keeps coming
+_QUIET = 1.0  # how long without news before the record and its keeper are looked after
+_POLL = 0.05
+_TAIL = 2000
+
+
+@dataclass(slots=True)
+class Waited:
+    """What came of a wait: what holds, what does not yet, and who ended meanwhile.
+
+    `ok` if what was waited for holds: one condition, or with ``all`` every one. `timed_out` if the
+    time was up first; the same call again goes on where this one stopped. Otherwise a process
+    ended, and what was waited for cannot happen any more.
+    """
+
+    ok: bool
+    met: list[Met] = field(default_factory=list)
+    waiting: list[str] = field(default_factory=list)
+    ended: dict[str, Exit] = field(default_factory=dict)
+    timed_out: bool = False
+    tail: dict[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def first(self) -> Met | None:
+        return self.met[0] if self.met else None
+
+    def public(self) -> dict[str, Any]:
+        return {
+            "ok": self.ok,
+            "met": [met.public() for met in self.met],
+            "waiting": self.waiting,
+            "timed_out": self.timed_out,
+            "ended": {
+                handle: {"status": end.status, "exit_code": end.code, "signal": end.signal}
+                for handle, end in self.ended.items()
+            },
+            "tail": self.tail,
+            "seconds": round(self.seconds, 3),
+        }
+
+
+class _Pending:
+    """One condition on one process."""
+
+    __slots__ = ("condition", "met", "paths", "scene")
+
+    def __init__(self, scene: Scene, condition: Condition) -> None:
+        self.scene = scene
+        self.condition = condition
+        self.paths = frozenset(condition.paths(scene))
+        self.met: Met | None = None
+
+    @property
+    def handle(self) -> str:
+        return self.scene.record.handle
+
+    @property
+    def hopeless(self) -> bool:
+        return self.met is None and not self.scene.record.running
+
+    def look(self) -> None:
+        detail = self.condition.look(self.scene)
+        if detail is None:
+            self.condition.later(self.scene)
+        else:
+            self.met = Met(self.condition.text, self.handle, detail)
+
+    def cursor(self) -> str:
+        """The name under which the place of a wait that was given up is kept."""
+        return f"wait-{binascii.crc32(self.condition.text.encode()):08x}"
+
+
+class Waiting:
+    """One call of `wait_for`, while it lasts."""
+
+    def __init__(
+        self, client: Client, processes: Sequence[Process], given: Sequence[object], every: bool
+    ) -> None:
+        if not processes:
+            raise BadRequest("there is no process to wait for")
+        if not given:
+            raise BadRequest("say what to wait for, like port=3000 or output=PATTERN")
+        self._client = client
+        self._all = every
+        self._logs: list[Log] = []
+        self._began = time.monotonic()
+        self._starts: dict[str, int] = {}
+        self._scenes: dict[str, Scene] = {}
+        self._pending: list[_Pending] = []
+        try:
+            for process in processes:
+                self._add(client._load(process.handle), given)
+        except BaseException:
+            self.close()
+            raise
+
+    def _add(self, record: Record, given: Sequence[object]) -> None:
+        client = self._client
+        if record.handle in self._scenes:
+            return
+        log = Log(client.home.log(record.handle), client.home.head(record.handle))
+        self._logs.append(log)
+        draw = partial(client.renderings.of, record) if record.tty else None
+        scene = self._scenes[record.handle] = Scene(record, log, draw)
+        now = self._starts[record.handle] = log.size()
+        for each in given:
+            condition = _conditions.parse(each, now)
+            pending = _Pending(scene, condition)
+            kept = self._kept_place(pending, each)
+            if kept is not None:
+                pending.condition = _conditions.parse(each, kept)
+            self._pending.append(pending)
+
+    def _kept_place(self, pending: _Pending, given: object) -> int | None:
+        """Where an earlier call that was given up had come to."""
+        if pending.condition.place() is None or (isinstance(given, dict) and "since" in given):
+            return None
+        record, client = pending.scene.record, self._client
+        kept = load_cursor(client.home, record.session, pending.cursor(), record.handle)
+        return kept - 1 if kept else None  # 0 means that there is none
+
+    def close(self) -> None:
+        for log in self._logs:
+            log.close()
+
+    # -- the loop ------------------------------------------------------------------------------
+
+    async def run(self, timeout: float | None) -> Waited:
+        deadline = None if timeout is None else self._began + timeout
+        client = self._client
+        metas = {client.home.meta(handle): handle for handle in self._scenes}
+        paths = {path for pending in self._pending for path in pending.paths}
+        with Watch([*metas, *sorted(paths)]) as watch:
+            quiet_until = 0.0
+            while True:
+                news = watch.drain()
+                now = time.monotonic()
+                unsure = now >= quiet_until or watch.fileno() is None
+                for meta, handle in metas.items():
+                    if unsure or meta in news:
+                        await self._reload(handle, unsure)
+                if unsure:
+                    quiet_until = now + _QUIET
+                self._look(news, now, everything=watch.fileno() is None)
+                if self._decided():
+                    return await self._result(timed_out=False)
+                now = time.monotonic()
+                if deadline is not None and now >= deadline:
+                    return await self._result(timed_out=True)
+                until = [quiet_until, *self._dues()]
+                if deadline is not None:
+                    until.append(deadline)
+                if watch.fileno() is None:
+                    until.append(now + _POLL)
+                if news & paths:
+                    await client._link.readable(None, _REST)  # more of it is on its way
+                await client._link.readable(watch.fileno(), max(0.0, min(until) - now))
+
+    async def _reload(self, handle: str, unsure: bool) -> None:
+        client, scene = self._client, self._scenes[handle]
+        if not scene.record.running:
+            return
+        record = client._load(handle)
+        scene.record = await client._kept(record) if unsure else record
+
+    def _look(self, news: set[str], now: float, *, everything: bool) -> None:
+        from ._ports import Look
+
+        look = Look()  # asks the kernel only when somebody asks it
+        for scene in self._scenes.values():
+            scene.begin(scene.record, look)
+        for pending in self._pending:
+            due = pending.condition.due
+            if pending.met is None and (
+                everything
+                or (due is not None and due <= now)
+                or not pending.paths.isdisjoint(news)
+                or pending.hopeless
+            ):
+                pending.look()
+
+    def _dues(self) -> list[float]:
+        return [
+            pending.condition.due
+            for pending in self._pending
+            if pending.met is None and pending.condition.due is not None
+        ]
+
+    def _decided(self) -> bool:
+        """Whether it holds, or cannot hold any more."""
+        met = [pending.met is not None for pending in self._pending]
+        hopeless = [pending.hopeless for pending in self._pending]
+        if self._all:
+            return all(met) or any(hopeless)
+        return any(met) or all(hopeless)
+
+    # -- what came of it -----------------------------------------------------------------------
+
+    async def _result(self, *, timed_out: bool) -> Waited:
+        met = [pending.met for pending in self._pending if pending.met is not None]
+        waited = Waited(
+            ok=len(met) == len(self._pending) if self._all else bool(met),
+            met=met,
+            waiting=[
+                self._waiting_text(pending) for pending in self._pending if pending.met is None
+            ],
+            timed_out=timed_out,
+            seconds=time.monotonic() - self._began,
+        )
+        for pending in self._pending:
+            self._keep_place(pending, given_up=timed_out and pending.met is None)
+        for handle, scene in self._scenes.items():
+            waited.tail[handle] = self._tail(scene, self._starts[handle])
+            if not scene.record.running:
+                waited.ended[handle] = Exit.of(scene.record)
+                await self._client._acknowledge_end(scene.record)
+        return waited
+
+    def _waiting_text(self, pending: _Pending) -> str:
+        seen = getattr(pending.condition, "seen", "")
+        text = pending.condition.text + (f" ({seen})" if seen else "")
+        return text if len(self._scenes) == 1 else f"{pending.handle}: {text}"
+
+    def _keep_place(self, pending: _Pending, *, given_up: bool) -> None:
+        place = pending.condition.place()
+        if place is None:
+            return
+        record, client = pending.scene.record, self._client
+        where = (client.home, record.session, pending.cursor(), record.handle, "stdout")
+        try:
+            if given_up:
+                save_cursor(*where, place + 1)
+            else:
+                forget_cursor(*where)
+        except NotFound:
+            return
+
+    def _tail(self, scene: Scene, start: int) -> str:
+        """The end of what it wrote since the wait began."""
+        from ._completion import clean_tail
+
+        begin = max(start, scene.log.size() - 4 * _TAIL)
+        return clean_tail(scene.log.read(begin, 4 * _TAIL).data, _TAIL)
