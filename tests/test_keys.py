@@ -198,7 +198,9 @@ def test_an_unknown_key_is_refused_with_the_nearest_names() -> None:
         encode(["a", "Entr"], never)
     with pytest.raises(BadRequest, match=r"no key 'C-Lefft', perhaps C-Left"):
         code("C-Lefft")
-    with pytest.raises(BadRequest, match=r"no key 'ls -l'; keys are like .*; longer text is for send"):
+    with pytest.raises(
+        BadRequest, match=r"no key 'ls -l'; keys are like .*; longer text is for send"
+    ):
         code("ls -l")
     for nothing in ("", "C-", "Ctrl+", "M-S-", "F21", "S-F13", "\ud800"):
         with pytest.raises(BadRequest):

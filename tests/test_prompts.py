@@ -156,6 +156,29 @@ def test_an_answer_typed_in_tmux_settles_the_prompt(hf: SyncClient) -> None:
     assert all_prompts(hf) == ["first?"]
 
 
+@pytest.mark.parametrize(
+    ("command", "options", "answer"),
+    [
+        ("read a; read b; read c", {"stdin": True}, "y\n"),
+        ("stty -echo; read a; read b; read c", {"tty": True}, "y\n"),
+        ("stty -echo; read -n1 a; read -n1 b; read -n1 c", {"tty": True}, "y"),
+    ],
+)
+def test_each_question_is_told_though_nothing_is_written(
+    hf: SyncClient, command: str, options: dict[str, Any], answer: str
+) -> None:
+    """The README's loop: be told, answer, be told again, until the end."""
+    process = hf.spawn(f"{command}; exit 3", **options)
+    told = 0
+    for event in hf.events(follow=True):
+        if event.type == "end":
+            break
+        told += 1
+        process.send(answer)
+    assert told == 3
+    assert process.wait(30).code == 3
+
+
 def test_an_end_settles_the_prompt(hf: SyncClient) -> None:
     process = hf.spawn("read -p 'well? ' x", tty=True)
     wait_until(lambda: prompts(hf))

@@ -344,6 +344,28 @@ def test_a_long_line_arrives_whole(start: Start, child: Child, ready: Ready, len
     assert said[-2:] == [str(length + 1), hashlib.sha256(line + b"\n").hexdigest()]
 
 
+def test_a_long_line_in_several_sends_arrives_whole(
+    start: Start, child: Child, ready: Ready
+) -> None:
+    """How much of a line was typed before counts too."""
+    process = ready(start([*child("reads_a_line")]))
+    pieces = [b"a" * 3000, b"b" * 3000, b"c" * 3000, b"\n"]
+    assert [process.send(piece) for piece in pieces] == [3000, 3000, 3000, 1]
+    assert process.wait(30).ok
+    line = b"".join(pieces)
+    assert output(process).split()[-2:] == [str(len(line)), hashlib.sha256(line).hexdigest()]
+
+
+def test_the_end_of_file_after_an_unfinished_line_is_one(hf: SyncClient) -> None:
+    """The first only hands the line over, so it takes two; and one where the line is finished."""
+    for text in ("abc", "abc\n"):
+        process = hf.spawn("stty -echo; echo ready; cat > /dev/null; exit 5", tty=True)
+        wait_until(lambda p=process: "ready" in output(p))  # type: ignore[misc]
+        process.send(text)
+        process.send("", eof=True)
+        assert process.wait(30).code == 5
+
+
 def test_a_process_that_never_reads_takes_what_fits(hf: SyncClient, child: Child) -> None:
     """The answer is partial and comes in time; other calls are not held up."""
     process = hf.spawn("stty raw -echo; echo ready; sleep 1000", tty=True)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import select
 import shlex
+import shutil
 import signal
 import stat
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from holdfast import SpawnError, SyncClient, SyncProcess, connect
+from holdfast import HoldfastError, NotFound, SpawnError, SyncClient, SyncProcess, connect
+from holdfast._home import new_handle
 from holdfast._kernel import all_processes
+from holdfast._terminal import type_into_tmux
 from holdfast.testing import wait_until
 
 Child = Callable[..., list[str]]
@@ -345,3 +350,170 @@ def test_a_tmux_that_does_not_work_is_an_error_that_leaves_nothing(
         hf.spawn("true", tmux=True)
     assert hf.list() == []
     assert [name for name in os.listdir(hf.home.processes) if name.startswith("proc-")] == []
+
+
+# -- what people and accidents do to it ------------------------------------------------------------
+
+
+@pytest.fixture
+def slow_tmux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A tmux that takes a moment to make sessions; until the file is there that it waits for."""
+    place = tmp_path / "slow"
+    place.mkdir()
+    go = place / "go"
+    wrapper = place / "tmux"
+    real = shutil.which("tmux")
+    wrapper.write_text(
+        "#!/bin/sh\n"
+        'case "$*" in *new-session*) ;; *) exec ' + f'{real} "$@";; esac\n'
+        f"while [ ! -e {go} ]; do sleep 0.02; done\n"
+        f'{real} "$@"\n'
+        "code=$?\n"
+        f"touch {place}/made\n"
+        "exit $code\n"
+    )
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{place}:{os.environ['PATH']}")
+    yield go
+    go.touch()
+
+
+@pytest.mark.parametrize("what", ["kill", "remove"])
+def test_a_process_can_be_stopped_before_it_has_begun(
+    hf: SyncClient, slow_tmux: Path, tmp_path: Path, what: str
+) -> None:
+    """Whoever started it is told so, and it never runs."""
+    handle, witness = new_handle(), tmp_path / "made"
+    errors: list[BaseException] = []
+
+    def start() -> None:
+        try:
+            with connect(session="test") as other:
+                other.spawn(f"touch {witness}; sleep 1000", tmux=True, handle=handle)
+        except SpawnError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    wait_until(lambda: handle in hf.store.handles())
+    with pytest.raises(NotFound) if what == "kill" else contextlib.nullcontext():
+        getattr(hf.get(handle), what)()
+    thread.join(30)
+    assert "stopped before it had begun" in str(errors[0])
+    slow_tmux.touch()
+    assert handle not in hf.store.handles()
+    wait_until(lambda: slow_tmux.with_name("made").exists())
+    wait_until(lambda: servers(hf) == [])
+    assert not witness.exists()
+
+
+def test_a_wait_for_what_has_not_begun_waits(hf: SyncClient, slow_tmux: Path) -> None:
+    handle = new_handle()
+    thread = threading.Thread(target=lambda: hf.spawn("exit 6", tmux=True, handle=handle))
+    thread.start()
+    wait_until(lambda: handle in hf.store.handles())
+    opener = threading.Timer(0.1, slow_tmux.touch)
+    opener.start()
+    assert hf.get(handle).wait(30).code == 6
+    thread.join()
+    opener.join()
+
+
+def test_a_persons_own_panes_and_windows_change_nothing(
+    hf: SyncClient, bash: SyncProcess, kill_both: KillBoth
+) -> None:
+    """Keys, screen, size and exit code are those of the process, whatever is active in tmux."""
+    name = f"={bash.record.tmux_session}:"
+    tmux(hf, "split-window", "-t", name, "cat")
+    tmux(hf, "new-window", "-t", name, "sleep 1000")
+    bash.send("echo typed $((40 + 2))", enter=True)
+    shows(bash, "typed 42")
+    assert "typed 42" in output(bash)
+    tmux(hf, "split-window", "-t", name, "true")
+    bash.send("exec sh -c 'read x; exit 7'", enter=True)
+    wait_until(lambda: b"read x" in Path(f"/proc/{bash.record.pid}/cmdline").read_bytes())
+    kill_both(hf)
+    tmux(hf, "send-keys", "-t", bash.record.pane or "", "Enter")
+    assert bash.wait(30).code == 7
+
+
+def test_a_session_that_is_gone_does_not_keep_the_others_from_being_taken_up(
+    hf: SyncClient, bash: SyncProcess, kill_both: KillBoth
+) -> None:
+    """No keeper runs, somebody ends one session: that one is lost, the rest goes on."""
+    other = hf.spawn("sleep 1000", tmux=True)
+    plain = hf.spawn("exec sleep 1000")
+    kill_both(hf)
+    tmux(hf, "kill-session", "-t", f"={other.record.tmux_session}")
+    wait_until(lambda: not other.refresh().running)
+    assert (other.record.status, other.record.signal) in [("failed", "SIGHUP"), ("lost", None)]
+    assert plain.refresh().running
+    bash.send("exit 3", enter=True)
+    assert bash.wait(30).code == 3
+
+
+def test_a_server_that_is_stopped_holds_up_nothing_else(hf: SyncClient, bash: SyncProcess) -> None:
+    """Ends are told all the same; when it goes on, its sessions go, and nothing is left."""
+    other = hf.spawn("sleep 1000", tmux=True)
+    server = server_pid(hf)
+    os.kill(server, signal.SIGSTOP)
+    try:
+        os.kill(other.record.pid or 0, signal.SIGKILL)
+        assert hf.spawn("exit 4").wait(30).code == 4
+        assert hf.spawn("exit 5", tty=True).wait(30).code == 5
+        assert other.wait(30).signal == "SIGKILL"
+    finally:
+        os.kill(server, signal.SIGCONT)
+    assert not any("ended from outside" in note for note in other.refresh().notes)
+    bash.kill()
+    wait_until(lambda: servers(hf) == [])
+    wait_until(lambda: not any(name.endswith(".out") for name in os.listdir(hf.home.processes)))
+
+
+def test_a_server_that_is_stopped_does_not_keep_a_keeper_from_starting(
+    hf: SyncClient, kill_both: KillBoth, tmp_path: Path
+) -> None:
+    """What only tmux knows is asked for until it answers; the keeper serves everybody meanwhile."""
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    processes = [hf.spawn(f": < {gate}; exit {n}", tmux=True) for n in (3, 4, 5)]
+    pids = [process.record.pid for process in processes]
+    server = server_pid(hf)
+    kill_both(hf)
+    fd = os.open(gate, os.O_RDWR)
+    wait_until(lambda: all("State:\tZ" in status(pid) or not status(pid) for pid in pids))
+    os.close(fd)
+    os.kill(server, signal.SIGSTOP)
+    try:
+        assert hf.spawn("exit 9").wait(30).code == 9
+    finally:
+        os.kill(server, signal.SIGCONT)
+    assert [process.wait(60).code for process in processes] == [3, 4, 5]
+    wait_until(lambda: servers(hf) == [])
+
+
+def test_a_process_is_not_told_where_the_server_is(bash: SyncProcess) -> None:
+    """A script that says `tmux kill-server` does not end everybody's terminals."""
+    bash.send("echo [$TMUX$TMUX_PANE]", enter=True)
+    shows(bash, "\n[]")
+
+
+def test_what_could_not_be_typed_is_not_left_in_tmux(hf: SyncClient, bash: SyncProcess) -> None:
+    """It may have been a password."""
+    other = hf.spawn("sleep 1000", tmux=True)
+    record = other.record
+    tmux(hf, "kill-session", "-t", f"={record.tmux_session}")
+    with pytest.raises(HoldfastError):
+        type_into_tmux(hf.home, record, b"hunter2\r", False)
+    assert tmux(hf, "list-buffers") == ""
+
+
+def test_boxes_are_drawn_as_boxes(hf: SyncClient) -> None:
+    """The alternate character set of old programs, as in a pty."""
+    draw = r"printf '\033(0lqqk\r\nx\033[31mxx\033[mx\r\nmqqj\033(B ok'; sleep 1000"
+    screens = []
+    for options in ({"tmux": True}, {"tty": True}):
+        process = hf.spawn(draw, **options)  # type: ignore[arg-type]
+        shows(process, "ok")
+        screens.append(process.screen().text)
+    assert screens[0] == screens[1] == "┌──┐\n││││\n└──┘ ok"

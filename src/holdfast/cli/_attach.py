@@ -105,6 +105,8 @@ class Attachment:
         self._frame_due = 0.0
         self._frame_modes = b""
         self._resizing_until = 0.0
+        self._found = None if from_start else self.record.size  # to be given back, ...
+        self._given: tuple[int, int] | None = None  # ... if it still is as we made it
         self._behind_since = 0.0
         self._typed = False
         self._more = False
@@ -120,8 +122,11 @@ class Attachment:
 
     # -- the loop ------------------------------------------------------------------------------
 
-    def stay(self) -> Left:
-        """Show and type until the person goes or the process ends; says which."""
+    def stay(self, hint: float = 0.0) -> Left:
+        """Show and type until the person goes or the process ends; says which.
+
+        What is on the screen stays for `hint` seconds, or until they press a key.
+        """
         if not self._from_start:
             self._picture.update(self.record.sizes)  # may fail, and then before we take anything
         paths = [self._home.log(self._handle), self._home.meta(self._handle)]
@@ -131,11 +136,15 @@ class Attachment:
                 self._person.take()
                 try:
                     self._resize(typist)
+                    if hint:
+                        select.select([0, signals], [], [], hint)
                     while True:
                         self._turn(watch, signals, typist)
                 finally:
                     self._person.give_back()
         except Left as left:
+            if left.how in ("detached", "signal"):
+                self._give_size_back(typist)
             return left
         finally:
             typist.close()
@@ -215,7 +224,19 @@ class Attachment:
             return
         columns, rows = (min(number, 1000) for number in self._size)
         self._resizing_until = time.monotonic() + _RESIZING
+        self._given = columns, rows
         typist.do(lambda process: process.resize(columns, rows))
+
+    def _give_size_back(self, typist: Typist) -> None:
+        found, given = self._found, self._given
+        if found is None or given in (None, found):
+            return
+
+        def give_back(process: SyncProcess) -> None:
+            if process.refresh().size == given:  # else somebody else has decided since
+                process.resize(*found)
+
+        typist.do(give_back)
 
     def _entry(self) -> list[int]:
         return self.record.sizes[-1] if self.record.sizes else []

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from ._parser import Parser
 
+_BESIDE = 30
 _HEADER = ("AT", "SESSION", "NUMBER", "HANDLE", "LABEL", "STATUS", "DURATION", "COMMAND")
 
 
@@ -69,17 +70,20 @@ def _cells(event: Event) -> tuple[str | tuple[str, str | None], ...]:
     import shlex
 
     command = event.command if isinstance(event.command, str) else shlex.join(event.command)
+    status = _render.status_cell(event) if event.status else event.type
     if event.type == "gap":
         command = f"{event.dropped} older events were dropped because nobody read them"
     elif event.type == "input":
-        command = event.prompt or command
+        status = f"waits {event.kind}", "yellow"
+        if event.prompt:  # which is what counts, so a long command leaves room for it
+            command = f"{_render.cut(_render.safe(command), _BESIDE)} asks: {event.prompt}"
     return (
         event.at[:19] + "Z",
         event.session,
         str(event.seq),
         event.handle or "-",
         event.label or "-",
-        _render.status_cell(event) if event.status else event.type,
+        status,
         duration_text(event.duration_seconds) if event.type == "end" else "-",
         command,
     )

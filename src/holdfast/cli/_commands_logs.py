@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import os
+
 from . import _render
 from ._handles import find, open_for
-from ._streams import FDS, Pump, copy
+from ._streams import FDS, Pump, can_draw, copy, tell_gap, write
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Iterator
+    from typing import Protocol
 
     from holdfast._output import Output
     from holdfast._sync import SyncProcess
 
     from ._parser import Parser
 
+    class Decoder(Protocol):
+        def decode(self, data: bytes, final: bool = False) -> str: ...
+
+
 _CHUNK = 1 << 18
+_LONGEST_LINE = 1 << 20
 
 
 def options_logs(parser: Parser) -> None:
@@ -24,11 +32,13 @@ def options_logs(parser: Parser) -> None:
     parser.epilog = (
         "CURSOR is a byte offset (the cursor of an earlier --json), or any name: then you get what "
         "is new since the last time that name was used. With --json each stream is one object; "
-        "with -f there is one object a line."
+        "with -f there is one object a line. On a terminal, the output of a process that has one "
+        "asks nothing of yours and leaves it as it was."
     )
     parser.option("-f", "--follow", action="store_true", help="go on until the process ends")
     parser.option("-n", "--tail", metavar="N", type=int, help="only the last N lines")
     parser.option("--since", metavar="CURSOR", help="only what came after")
+    parser.option("--plain", action="store_true", help="whole lines, without terminal codes")
     parser.option("--stream", choices=("stdout", "stderr"), help="only this one")
     parser.session()
     parser.json()
@@ -66,13 +76,51 @@ def _both(args: Namespace, handle: str) -> int:
 
 def _show(args: Namespace, process: SyncProcess, stream: str) -> None:
     outputs = _outputs(args, process, stream)
-    if not args.json:
+    if args.json:
+        show = _json_lines if args.follow else _json_object
+        show(process.handle, stream, outputs, _decoder(args))
+    elif args.plain:
+        _plain(outputs, FDS[stream])
+    elif process.record.mode != "pipe" and os.isatty(1) and can_draw():
+        from ._person import show_all
+
+        show_all(outputs)
+    else:
         for output in outputs:
             copy(output, FDS[stream])
-    elif args.follow:
-        _json_lines(process.handle, stream, outputs)
-    else:
-        _json_object(process.handle, stream, outputs)
+
+
+def _decoder(args: Namespace) -> Decoder:
+    """What makes text of bytes that may be cut anywhere, such as inside a character."""
+    if args.plain:
+        return _Plain()
+    import codecs
+
+    return codecs.getincrementaldecoder("utf-8")("replace")
+
+
+class _Plain:
+    """Text without terminal codes, in whole lines: there a code is whole too."""
+
+    def __init__(self) -> None:
+        self._held = b""
+
+    def decode(self, data: bytes, final: bool = False) -> str:
+        from holdfast._completion import clean_text
+
+        data = self._held + data
+        whole = final or len(data) > _LONGEST_LINE
+        end = len(data) if whole else data.rfind(b"\n") + 1
+        self._held = data[end:]
+        return clean_text(data[:end])
+
+
+def _plain(outputs: Iterator[Output], fd: int) -> None:
+    decoder = _Plain()
+    for output in outputs:
+        tell_gap(output)
+        write(fd, decoder.decode(output.data).encode())
+    write(fd, decoder.decode(b"", final=True).encode())
 
 
 def _outputs(args: Namespace, process: SyncProcess, stream: str) -> Iterator[Output]:
@@ -118,32 +166,33 @@ def _news(args: Namespace, process: SyncProcess, stream: str) -> Iterator[Output
         yield from unread()
 
 
-def _json_lines(handle: str, stream: str, outputs: Iterator[Output]) -> None:
-    import codecs
-
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a chunk may end inside a character
-    for output in outputs:
-        if not output.data and not output.gap:
-            continue
+def _json_lines(handle: str, stream: str, outputs: Iterator[Output], decoder: Decoder) -> None:
+    def show(start: int, cursor: int, gap: int, text: str) -> None:
         _render.show_json(
             {
                 "handle": handle,
                 "stream": stream,
-                "start": output.start,
-                "cursor": output.end,
-                "gap": output.gap,
-                "text": decoder.decode(output.data),
+                "start": start,
+                "cursor": cursor,
+                "gap": gap,
+                "text": text,
             }
         )
 
+    cursor = 0
+    for output in outputs:
+        cursor = output.end
+        if output.data or output.gap:
+            show(output.start, output.end, output.gap, decoder.decode(output.data))
+    if rest := decoder.decode(b"", final=True):
+        show(cursor, cursor, 0, rest)
 
-def _json_object(handle: str, stream: str, outputs: Iterator[Output]) -> None:
+
+def _json_object(handle: str, stream: str, outputs: Iterator[Output], decoder: Decoder) -> None:
     """One object, written as the log is read: it may be larger than memory."""
-    import codecs
     import json
     import sys
 
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
     put = sys.stdout.write
     start, cursor, gap = -1, 0, 0
     put(json.dumps({"handle": handle, "stream": stream})[:-1] + ', "text": "')

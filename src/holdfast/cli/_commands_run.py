@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
+import sys
 from queue import SimpleQueue
 
 from holdfast._config import UNSET
@@ -21,7 +23,7 @@ from holdfast._model import Exit, duration_text
 
 from . import FAILED, NOT_EXECUTABLE, NOT_FOUND, PIPE_CLOSED, TIMED_OUT, _render
 from ._handles import open_for
-from ._streams import FDS, Pump, copy, on_terminal
+from ._streams import FDS, Pump, can_draw, copy, on_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,7 +44,8 @@ def options_run(parser: Parser) -> None:
     parser.epilog = (
         "COMMAND alone is a shell string; with arguments it is run as it is, without a shell. In "
         "the foreground the exit code is the command's, 128+n for signal n, 124 on timeout. With "
-        "--tty on a terminal you are attached to it, until its end or until you press C-]."
+        "--tty on a terminal you are attached to it, until its end or until you press C-], and it "
+        "has no deadline unless you give one."
     )
     parser.option("-d", "--detach", action="store_true", help="print the handle and return")
     parser.option("--label", metavar="TEXT", default="", help="a name for people")
@@ -73,12 +76,15 @@ def options_run(parser: Parser) -> None:
 
 
 def do_run(args: Namespace) -> int:
+    _check(args)
     news: SimpleQueue[tuple[str, Any]] = SimpleQueue()
     attached = (args.tty or args.tmux) and not args.detach and not args.json and on_terminal()
     if attached:
         columns, rows = os.get_terminal_size(1)
         if 1 < columns <= 1000 and 0 < rows <= 1000:
             args.size = f"{columns}x{rows}"
+        if args.timeout is None:
+            args.timeout = "none"  # a person sits there
     elif not args.detach:
         _listen(news)
     client = open_for(args)
@@ -97,7 +103,26 @@ def do_run(args: Namespace) -> int:
         return 0
     if attached:
         return _stay_attached(args, client, process)
+    if process.record.mode != "pipe" and not args.stdin and _has_input():
+        _render.complain("what is typed or piped here is not passed on; --stdin passes it on")
     return _Foreground(args, process, news).stay()
+
+
+def _check(args: Namespace) -> None:
+    from ._parser import Usage
+
+    if args.tty and args.tmux:
+        raise Usage("--tty and --tmux cannot be combined; give one of them")
+    if args.size is not None and not args.tty and not args.tmux:
+        raise Usage("--size is for a terminal; give it with --tty or --tmux")
+
+
+def _has_input() -> bool:
+    """Whether somebody could think that our stdin is read."""
+    if sys.stdin is None:
+        return False
+    ours = os.fstat(0)
+    return not (stat.S_ISCHR(ours.st_mode) and ours.st_rdev == os.stat(os.devnull).st_rdev)
 
 
 def _spawn(client: SyncClient, args: Namespace) -> SyncProcess:
@@ -250,7 +275,13 @@ def _seen(process: SyncProcess, code: int) -> int:
 
 
 def _copy_all(process: SyncProcess, stream: str) -> None:
-    for output in process.follow(stream=stream):
+    outputs = process.follow(stream=stream)
+    if process.record.mode != "pipe" and os.isatty(1) and can_draw():
+        from ._person import show_all
+
+        show_all(outputs)
+        return
+    for output in outputs:
         copy(output, FDS[stream])
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import sys
 
-from holdfast._errors import BadRequest, NotRunning, Unsupported
+from holdfast._errors import BadRequest, HoldfastError, NotRunning, Unsupported
 from holdfast._model import Exit
 
 from . import _render
 from ._handles import find, open_for
-from ._streams import on_terminal
+from ._streams import can_draw, on_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,20 +23,21 @@ if TYPE_CHECKING:
     from ._parser import Parser
 
 _DETACH = "C-]"
+_SEEN = 0.7
 
 
 def options_attach(parser: Parser) -> None:
     parser.words("HANDLE", 1, 1)
     parser.epilog = (
         f"You see its terminal and type into it, in the size of yours. {_DETACH} lets you go; the "
-        "process goes on. Several people may be attached at once. The exit code is the command's, "
-        "or 0 after you went. A process in tmux is shown by tmux, which C-b d leaves."
+        "process goes on, in the size it had before. Several people may be attached at once. The "
+        "exit code is the command's, or 0 after you went. A process in tmux is shown by tmux, "
+        "which C-b d leaves."
     )
     parser.option("--read-only", action="store_true", help="only look: no keys, no change of size")
     parser.option(
         "--detach-keys",
         metavar="KEYS",
-        default=_DETACH,
         help=f"what lets you go ({_DETACH}): keys like C-q or C-p,C-q, or none",
     )
     parser.session()
@@ -68,6 +69,11 @@ def _check(record: Record) -> None:
         )
     if record.tty is not None and os.ttyname(0) == record.tty:
         raise BadRequest(f"this is the terminal of {handle}; attach to it from another one")
+    if record.mode == "pty" and not can_draw():
+        raise BadRequest(
+            "attach needs a terminal that can be drawn on, and TERM says (dumb, or nothing) that "
+            f"this one cannot; set TERM to what it is, or use `holdfast screen {handle}`"
+        )
 
 
 def attached(
@@ -75,20 +81,31 @@ def attached(
     client: SyncClient,
     process: SyncProcess,
     *,
-    keys: str = _DETACH,
+    keys: str | None = None,
     read_only: bool = False,
     started_here: bool = False,
     on_signal: Callable[[int], bool] | None = None,
 ) -> int:
     """Be at a process's terminal until its end or until the person goes; the exit code."""
     if process.record.mode == "tmux":
-        from ._in_tmux import stay_in_tmux
+        from ._in_tmux import LEAVE, Visit
 
-        record, number = stay_in_tmux(client, process, read_only=read_only, on_signal=on_signal)
-        return 128 + number if number else _farewell(process.handle, record, started_here)
+        visit = Visit(
+            client, process, read_only=read_only, started_here=started_here, on_signal=on_signal
+        )
+        if keys is not None:
+            _say(f"[--detach-keys is not for tmux, whose own key is {LEAVE}]")
+        hint = _greet(process.handle, LEAVE, read_only=read_only, started_here=started_here)
+        record = visit.stay(hint)
+        if started_here and record is not None and not record.running:
+            _show_last(process)
+        if visit.caught:
+            return 128 + visit.caught
+        return _farewell(process.handle, record, started_here)
     from ._attach import Attachment
     from ._typing import Detach
 
+    keys = _DETACH if keys is None else keys
     attachment = Attachment(
         args,
         client,
@@ -98,17 +115,37 @@ def attached(
         from_start=started_here,
         on_signal=on_signal,
     )
-    if not started_here:
-        how = "watching" if read_only else "attached to"
-        way = "" if keys.lower() == "none" else f"; {keys} lets you go, it goes on"
-        _say(f"[{how} {process.handle}{way}]")
-    left = attachment.stay()
+    left = attachment.stay(
+        _greet(process.handle, keys, read_only=read_only, started_here=started_here)
+    )
     if attachment.trouble:
         _render.complain(attachment.trouble)
     if left.how == "signal":
         return 128 + left.number
     record = None if left.how == "removed" else attachment.record
     return _farewell(process.handle, record, started_here, left.how == "detached")
+
+
+def _greet(handle: str, keys: str, *, read_only: bool, started_here: bool) -> float:
+    """Say how to get away; for how long that is to be seen before it is drawn over."""
+    if started_here:
+        if os.isatty(2):
+            _say(f"[{handle}; {keys} lets go of it and leaves it running]")
+        return 0.0
+    how = "watching" if read_only else "attached to"
+    way = "" if keys.lower() == "none" else f"; {keys} lets you go, it goes on"
+    _say(f"[{how} {handle}{way}]")
+    return _SEEN
+
+
+def _show_last(process: SyncProcess) -> None:
+    """What tmux took off the screen when it left."""
+    try:
+        text = process.screen().text
+    except HoldfastError:
+        return  # the log is there
+    if text:
+        print(_render.safe_lines(text), flush=True)
 
 
 def _farewell(

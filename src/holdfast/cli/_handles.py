@@ -1,8 +1,8 @@
 """From what a person typed to a process.
 
 The library takes handles exactly. A person may shorten one, or use a label, where that can mean
-only one process (or only one that runs) and nothing matches exactly. Never a pattern, never a part
-from the middle.
+only one process (or only one that runs) and nothing matches exactly. A label of several that have
+all ended means the newest. Never a pattern, never a part from the middle.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ def find(client: SyncClient, text: str) -> SyncProcess:
             raise
     if len(matches) > 1:  # a label that is used again means the one that runs
         matches = [record for record in matches if record.running] or matches
+    if all(record.label == text and not record.running for record in matches):
+        matches = matches[-1:]  # they come oldest first
     if len(matches) > 1:
         named = ", ".join(describe(record) for record in matches[:_NAMED])
         more = f" and {len(matches) - _NAMED} more" if len(matches) > _NAMED else ""

@@ -2,88 +2,281 @@
 
 A program asks its terminal questions (what are you, where is the cursor, which colour is the
 background). The watcher answers them, once, whether anybody is attached or not; the terminals of
-those who are must not answer too, for the program would take that for typing. Nor may a program set
-the clipboard of whoever looks at it. Everything else passes as it is.
+those who are must not answer too, for the program would take that for typing. Nor may a program
+read or set the clipboard of whoever looks at it, or leave their terminal in a state that we do not
+know how to undo.
+
+DESIGN. Terminals disagree about sequences that are broken: what a control character inside does,
+what ends a string, whether characters of eight bits count. So output is taken apart here, with
+states of our own, and nothing of a sequence is passed on before it is complete and known to be
+harmless; then it is written anew, in the one form that all terminals read alike. What is dropped is
+dropped whole, and what stood around it cannot become a sequence: outside of them no escape passes.
 """
 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
-# Each introducer is an escape, or one character of UTF-8 that means the same.
-_CSI = rb"(?:\x1b\[|\xc2\x9b)"
-_OSC = rb"(?:\x1b\]|\xc2\x9d)"
-_DCS = rb"(?:\x1bP|\xc2\x90)"
-_APC = rb"(?:\x1b_|\xc2\x9f)"
-_INTRODUCER = rb"\xc2[\x90\x98\x9b-\x9f]"
-# A string lasts until its terminator, or until something that breaks it off.
-_BODY = rb"(?:[^\x07\x1b\x18\x1a\xc2]++|(?!" + _INTRODUCER + rb")\xc2)*+"
-_UP_TO_QUESTION = rb"(?:[^\x07\x1b\x18\x1a\xc2?]++|(?!" + _INTRODUCER + rb")\xc2)*+\?"
-_END = rb"(?:\x07|\x1b\\|\xc2\x9c|(?=\x1b[^\\]|[\x18\x1a]|" + _INTRODUCER + rb"))"
-# Strings that are dropped whatever is in them (the clipboard, questions about settings and
-# capabilities, images, whose protocol answers), and those that are when they ask something.
-_WHOLE = rb"(?:%b(?:52;|6[01]\b|1337;Re)|%b[+$]q|%bG)" % (_OSC, _DCS, _APC)
-_ASKING = rb"%b(?:4|5|1[0-9]|2[12]|50|99);(?=%b)" % (_OSC, _UP_TO_QUESTION)
+_ESC, _BEL, _DEL, _LEAD = 0x1B, 0x07, 0x7F, 0xC2
+_TEXT, _ESCAPE, _CSI, _OSC, _STRING = range(5)
+_LONGEST = 4096  # of a sequence that passes
 
-_DROPPED = re.compile(
-    rb"\x05|\x1bZ|%b(?:" % _CSI + rb"[>=]?[0-9;]*+c"  # which terminal it is
-    rb"|\??[0-9;]*+n"  # status, where the cursor is
-    rb"|\??[0-9;]*+\$p|[0-9;]*+\$w|[01]?x|[0-9;]*+\*y|\?[0-9;]*+[Sm]"  # modes, settings, checksums
-    rb"|>[0-9;]*+q"  # its version
-    rb"|\?[0-9;]*+u"  # its keyboard
-    rb"|(?!2[23][;t])[0-9][0-9;]*+t"  # its window; but titles may be put away and fetched back
-    rb")|(?:%b|%b)%b%b" % (_WHOLE, _ASKING, _BODY, _END)
+# Shortcuts, for what most output has most of. Whatever else there is takes the long way, which
+# comes to the same. C2 is the first byte of the control characters of eight bits.
+_PLAIN = rb"[^\x05\x1b\xc2]*+"
+_CLEAN = re.compile(
+    _PLAIN + rb"(?:(?:\x1b(?:\[(?:[0-9;:]{0,64}+m|[0-9;]{0,64}+[@-HJ-MPX`df])|\([0AB])"
+    rb"|\xc2[\xa0-\xbf])" + _PLAIN + rb")*+"
 )
-# The end of what there is so far, where that may yet become one of those.
-_UNFINISHED = re.compile(
-    rb"(?:\x1b|\xc2|%b[0-?]*+[ -/]*+" % _CSI
-    + rb"|%b(?:[0-9]{0,4}|1337;R?|(?:4|5|1[0-9]|2[12]|50|52|6[01]|99|1337;Re)%b\x1b?)"
-    % (_OSC, _BODY)
-    + rb"|%b(?:[+$]?|[+$]q%b\x1b?)|%b(?:G%b\x1b?)?)\Z" % (_DCS, _BODY, _APC, _BODY)
-)
-_BEGINS_WHOLE = re.compile(_WHOLE)
-_ENDS = re.compile(_END)
-_SUSPECT = re.compile(rb"[\x05\x1b\xc2]")
-_HELD = 4096
+_WHOLE = re.compile(rb"\x1b(?:\[[ -?]{0,256}+[@-~]|\][^\x00-\x1f\x7f\xc2]{0,2048}+(?:\x07|\x1b\\))")
+_ESCAPE_RUN = re.compile(rb"[ -/]*+")
+_CSI_RUN = re.compile(rb"[ -?]*+")
+_STRING_RUN = re.compile(rb"[^\x00-\x1f\x7f\xc2]*+")
+
+# Begun by these after an escape, or by one character of UTF-8 that means the same. ESC k is how
+# some terminals are told a title.
+_BEGINS = {ord("["): _CSI, ord("]"): _OSC} | dict.fromkeys(b"PX^_k", _STRING)
+_BEGINS_C1 = {byte + 0x40: state for byte, state in _BEGINS.items() if byte != ord("k")}
+_IDENTIFY_C1, _TERMINATOR_C1 = 0x9A, 0x9C
+# Inside a sequence these are obeyed, before it is; the others are not. These two break it off.
+_OBEYED = frozenset(b"\a\b\t\n\v\f\r\x0e\x0f")
+_BREAKS_OFF = frozenset(b"\x18\x1a")
+
+# The codes that pass: cursor, margins, tabs, character sets, reset. Not "identify yourself", and
+# not those that leave UTF-8.
+_HARMLESS_ESCAPE = re.compile(rb"\x1b(?:[6-9<=>\\cDEHMNOno|}~]|[(-+\--/][ -/]?[0-~]|#[34568]|%G)")
+_SHAPE = re.compile(rb"\x1b\[([<=>?]?)([0-9;:]*+)([ -/]?)([@-~])")
+_HARMLESS_CSI: dict[bytes, bytes] = {
+    b"": b"@ABCDEFGHIJKLMPSTXZ^`abdefghjklmqrstu",
+    b"?": b"hlrsJKW",
+    b">": b"fmnpsu",
+    b"<": b"u",
+    b"=": b"u",
+    b" ": b"@Aq",
+    b"!": b"p",
+    b'"': b"q",
+    b"#": b"pqPQ{}",
+    b"$": b"rtvxz{",
+    b"'": b"}~",
+    b"*": b"x",
+}
+# Modes that do not: a locked keyboard; the language of the VT52, reports of the size, which begin
+# with one at once, and pastes that come as questions.
+_NOT_MODES = {b"": frozenset({2}), b"?": frozenset({2, 2048, 5522})}
+_PUT_TITLE_AWAY, _FETCH_TITLE = 22, 23
+
+_NUMBERED = re.compile(rb"\x1b\]([0-9]{1,9})(;.*)?", re.DOTALL)
+_ANY_OSC = {0, 1, 2, 7, 133, 633}  # titles, the directory, marks of shells
+_COLOUR_OSC = {4, 10, 11, 12, 17, 19, 104, 110, 111, 112}
+_LINK_OSC = 8
+_LINK = re.compile(rb";[^;]*+;(?:(?:https?|mailto|file):.*)?", re.DOTALL | re.IGNORECASE)
 
 
 class Sieve:
     """Takes questions and clipboards out of a stream of output, wherever its pieces are cut."""
 
-    __slots__ = ("_held", "_swallowing")
+    __slots__ = ("_state", "_held", "_lost", "_lead")
 
     def __init__(self) -> None:
-        self._held = b""
-        self._swallowing = False  # inside a long string that is being dropped
+        self._state = _TEXT
+        self._held = bytearray()  # of the sequence we are in, without control characters
+        self._lost = False  # it will not pass, so nothing of it is held
+        self._lead = 0  # an escape in a string, or a C2, whose meaning depends on the next byte
 
     def feed(self, data: bytes) -> bytes:
         """What may be shown now; the beginning of a sequence waits for the rest of it."""
-        if self._held:
-            data, self._held = self._held + data, b""
-        if self._swallowing:
-            end = _ENDS.search(data)
-            if end is None:
-                self._held = data[-1:] if data.endswith((b"\x1b", b"\xc2")) else b""
-                return b""
-            self._swallowing = False
-            data = data[end.end() :]
-        if _SUSPECT.search(data) is None:
+        in_text = self._state == _TEXT and not self._lead
+        if in_text and b"\x1b" not in data and b"\xc2" not in data and b"\x05" not in data:
             return data
-        data = _DROPPED.sub(b"", data)
-        # What is unfinished has no escape in it but the one that begins it, and one at the end.
-        unfinished = _UNFINISHED.search(data, max(0, data.rfind(b"\x1b", 0, len(data) - 1)))
-        if unfinished is None:
-            return data
-        held = unfinished[0]
-        if len(held) <= _HELD:
-            self._held = held
-        elif _BEGINS_WHOLE.match(held):
-            self._swallowing = True
-        else:
-            return data
-        return data[: unfinished.start()]
+        out: list[bytes] = []
+        at, end = 0, len(data)
+        while at < end:
+            if self._lead:
+                at = self._after_lead(data, at, out)
+            elif self._state == _TEXT:
+                at = self._text(data, at, out)
+            elif self._state in (_OSC, _STRING):
+                at = self._string(data, at, out)
+            else:
+                at = self._code(data, at, out)
+        return b"".join(out)
 
     def rest(self) -> bytes:
-        """What waited for more, when there is no more."""
-        held, self._held = self._held, b""
+        """What waited for more, when there is no more; of strings nothing, some would be obeyed."""
+        held = bytes(self._held) if self._state in (_ESCAPE, _CSI) else b""
+        self._begin(_TEXT)
+        self._lead = 0
         return held
+
+    def _begin(self, state: int, held: bytes = b"") -> None:
+        self._state = state
+        self._lost = state == _STRING
+        self._held = bytearray() if self._lost else bytearray(held)
+
+    def _hold(self, part: bytes) -> None:
+        if not self._lost:
+            self._held += part
+            if len(self._held) > _LONGEST:
+                self._lose()
+
+    def _lose(self) -> None:
+        self._lost = True
+        self._held = bytearray()
+
+    # Each of these takes what it can from `data` at `at`, and returns where it has come to. ---
+
+    def _text(self, data: bytes, at: int, out: list[bytes]) -> int:
+        while True:
+            end = _end(_CLEAN, data, at)
+            if end > at:
+                out.append(data[at:end])
+            if (whole := _WHOLE.match(data, end)) is None:
+                break
+            out.append(_judged(whole[0]))
+            at = whole.end()
+        if end == len(data):
+            return end
+        byte = data[end]
+        if byte == _ESC:
+            self._begin(_ESCAPE, b"\x1b")
+        elif byte == _LEAD:
+            self._lead = byte
+        return end + 1
+
+    def _code(self, data: bytes, at: int, out: list[bytes]) -> int:
+        """In a sequence that is not a string."""
+        end = _end(_CSI_RUN if self._state == _CSI else _ESCAPE_RUN, data, at)
+        if end > at:
+            self._hold(data[at:end])
+        if end == len(data):
+            return end
+        byte = data[end]
+        if byte == _ESC:
+            self._begin(_ESCAPE, b"\x1b")
+        elif byte > _DEL or byte in _BREAKS_OFF:
+            self._begin(_TEXT)
+            return end  # it is text
+        elif byte in _OBEYED:
+            out.append(data[end : end + 1])
+        elif byte < 0x20 or byte == _DEL:
+            pass
+        elif self._state == _ESCAPE and self._held == b"\x1b" and byte in _BEGINS:
+            self._begin(_BEGINS[byte], b"\x1b" + data[end : end + 1])
+        else:
+            self._hold(data[end : end + 1])
+            if not self._lost:
+                judge = _csi if self._state == _CSI else _escape
+                out.append(judge(bytes(self._held)))
+            self._begin(_TEXT)
+        return end + 1
+
+    def _string(self, data: bytes, at: int, out: list[bytes]) -> int:
+        end = _end(_STRING_RUN, data, at)
+        if end > at:
+            self._hold(data[at:end])
+        if end == len(data):
+            return end
+        byte = data[end]
+        if byte in (_ESC, _LEAD):
+            self._lead = byte
+        elif byte == _BEL and self._state == _OSC:
+            self._end_string(b"\a", out)
+        elif byte in _BREAKS_OFF:
+            self._begin(_TEXT)
+            return end
+        return end + 1
+
+    def _end_string(self, terminator: bytes, out: list[bytes]) -> None:
+        if not self._lost:
+            out.append(_osc(bytes(self._held), terminator))
+        self._begin(_TEXT)
+
+    def _after_lead(self, data: bytes, at: int, out: list[bytes]) -> int:
+        lead, self._lead = self._lead, 0
+        byte = data[at]
+        if lead == _ESC:
+            if byte == ord("\\"):
+                self._end_string(b"\x1b\\", out)
+                return at + 1
+            self._begin(_ESCAPE, b"\x1b")
+            return at
+        in_string = self._state != _TEXT
+        if not 0x80 <= byte < 0xC0:
+            # Half a character. Were it passed on, it could find its other half.
+            if in_string:
+                self._lose()
+            else:
+                out.append("\N{REPLACEMENT CHARACTER}".encode())
+            return at
+        if byte in _BEGINS_C1:
+            self._begin(_BEGINS_C1[byte], bytes((_ESC, byte - 0x40)))
+        elif in_string:
+            if byte == _TERMINATOR_C1:
+                self._end_string(b"\x1b\\", out)
+            elif byte < 0xA0:
+                self._lose()
+            else:
+                self._hold(bytes((lead, byte)))
+        elif byte != _IDENTIFY_C1:
+            out.append(bytes((lead, byte)))
+        return at + 1
+
+
+def _end(run: re.Pattern[bytes], data: bytes, at: int) -> int:
+    found = run.match(data, at)
+    return at if found is None else found.end()
+
+
+# -- what passes of a complete sequence ------------------------------------------------------------
+
+
+@lru_cache(maxsize=256)
+def _judged(sequence: bytes) -> bytes:
+    if sequence[1] == ord("["):
+        return _csi(sequence)
+    terminator = b"\a" if sequence.endswith(b"\a") else b"\x1b\\"
+    return _osc(sequence.removesuffix(terminator), terminator)
+
+
+def _escape(sequence: bytes) -> bytes:
+    return sequence if _HARMLESS_ESCAPE.fullmatch(sequence) else b""
+
+
+def _csi(sequence: bytes) -> bytes:
+    shape = _SHAPE.fullmatch(sequence)
+    if shape is None:
+        return b""
+    private, numbers, between, final = shape.groups()
+    kind = private + between
+    if final not in _HARMLESS_CSI.get(kind, b"") or (b":" in numbers and (kind or final != b"m")):
+        return b""
+    if (kind == b"?" and final in b"hlrs") or (not kind and final in b"hl"):
+        modes = [int(number) for number in numbers.split(b";") if number]
+        modes = [mode for mode in modes if mode not in _NOT_MODES[kind] and mode < 1 << 16]
+        if not modes:
+            return b""
+        return b"\x1b[%b%b%b" % (kind, b";".join(b"%d" % mode for mode in modes), final)
+    # Anything else of a window is a question, or moves it.
+    if final == b"t" and not kind:
+        first = int(numbers.split(b";")[0] or b"0")
+        return sequence if first in (_PUT_TITLE_AWAY, _FETCH_TITLE) else b""
+    return sequence
+
+
+def _osc(sequence: bytes, terminator: bytes) -> bytes:
+    numbered = _NUMBERED.fullmatch(sequence)
+    if numbered is None:
+        return b""
+    number, body = int(numbered[1]), numbered[2] or b""
+    if not (
+        number in _ANY_OSC
+        or (number in _COLOUR_OSC and b"?" not in body)
+        or (number == _LINK_OSC and _LINK.fullmatch(body))
+    ):
+        return b""
+    try:
+        body.decode()  # half a character at its end could take the terminator for its other half
+    except UnicodeDecodeError:
+        return b""
+    return b"\x1b]%d%b%b" % (number, body, terminator)

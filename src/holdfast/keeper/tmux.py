@@ -171,6 +171,8 @@ class Tmux:
 
     def _made(self, start: Start, code: int, said: bytes) -> None:
         if self.starts.get(start.record.handle) is not start:
+            if code == 0 and start.record.handle not in self._worker.children:
+                self._end_session(start.record)  # it was stopped meanwhile
             return
         if code == 0:
             server, _, start.record.pane = said.decode("ascii", "replace").strip().partition(" ")
