@@ -20,6 +20,7 @@ from ._rows_keeper import idle, new_worker, ps, weight
 from ._rows_life import burst, exit_to_waiter, start
 from ._rows_logs import echo, large_log
 from ._rows_screen import screen
+from ._rows_search import search
 from ._rows_terminal import key_to_echo, terminal_flow
 from ._stage import Stage
 from ._table import competitors_table, table
@@ -43,6 +44,7 @@ ROWS: dict[str, Callable[[Stage], list[Row]]] = {
     "key": key_to_echo,
     "tty": terminal_flow,
     "screen": screen,
+    "search": search,
     "ps": ps,
     "worker": new_worker,
 }

@@ -369,6 +369,7 @@ def test_the_same_lines_as_a_plain_loop_finds(
 
 
 PIECES = ["a", "b", "ab", r"\d", r"\.", ".", "a*", "b?", "a+", "(ab)", "(a|b)", "[ab]", "a{2}"]
+PIECES += ["(a.b)", "(a(b)+)?", "(?P<n>a)", "(?:ab|b)", "(?!b)", "(?<=a)", "((a)", "b)"]
 PIECES += ["(?:b)", "^", "$", r"\b", "a{0,1}", "[^]a]", "(?=a)", "|", "(ab){0,2}", "x{1,}", "}"]
 
 
@@ -389,9 +390,18 @@ def test_a_required_text_is_in_everything_that_matches(parts: list[str], line: s
 
 
 def test_required_texts_are_told_where_they_can_be() -> None:
-    """What stands outside of groups and is neither optional nor one of several."""
+    """What is neither optional nor one of several."""
     assert required_texts(r"Ready on (\d+)") == ["Ready on "]
     assert required_texts(r"error: .* line \d+") == ["error: ", " line "]
+    assert required_texts(r"INFO (need\w+) (?:in|out) (?P<n>x)? ") == [
+        "INFO ",
+        "need",
+        " ",
+        " ",
+        " ",
+    ]
+    assert required_texts(r"(?=a)b(?!c)(?<=d)") == ["b"]
+    assert required_texts("(" * 500 + "a" + ")" * 500) == []
     assert required_texts(r"a|b") == []
     assert required_texts(r"(?i)abc") == []
     assert required_texts(r"\x41bc") == []

@@ -14,15 +14,22 @@ if TYPE_CHECKING:
     from typing import Any
 
 _LONGEST_PATTERN = 1000
+_SKIM_SECONDS = 0.05
+_MOST_GROUPS = 100
 
 _META = set(".^$*+?{}[]\\|()")
 _PLAIN = re.compile(r"(?:[^.^$*+?{}\[\]\\|()]|\\[.^$*+?{}\[\]\\|()/\-:#\"'<>=!,;@%&~ ])+")
 _ESCAPED = re.compile(r"\\(.)")
 
-# Groups that change what is outside of them, or are not what they look like.
-_UNUSUAL = re.compile(r"\(\?[^:=!<P]|\\[xuUNpPgkLo0-9]")
+# Groups that change what is outside of them or are not what they look like, and escapes with more
+# than one character.
+_UNUSUAL = re.compile(r"\(\?[^:=!<P]|\(\*|\\[xuUNpPgkLo0-9]")
+_GROUP = re.compile(r"\((?:\?:|\?P?<\w+>)?(?!\?)")
 _CLASS = re.compile(r"\[\^?\]?(?:\\.|[^\[\]\\])*\]")
 _BRACES = re.compile(r"\{[^{}]*\}")
+# What may keep a line from matching when it stands between others: looking around, giving nothing
+# back, and the ends of the text.
+_CLOSED = re.compile(r"\(\?(?!:|P?<\w+>)|\(\*|[*+?}]\+|\\[AZzBGKXRmMgkLN]")
 
 
 def plain_text(pattern: str) -> str | None:
@@ -31,18 +38,20 @@ def plain_text(pattern: str) -> str | None:
 
 
 def required_texts(pattern: str) -> list[str]:
-    """Texts that are in everything `pattern` matches, as far as that is easily told.
-
-    Only what stands outside of groups is looked at, and nothing where there are alternatives.
-    """
-    if _UNUSUAL.search(pattern):
+    """Texts that are in everything `pattern` matches, as far as that is easily told."""
+    if _UNUSUAL.search(pattern) or pattern.count("(") > _MOST_GROUPS:
         return []
+    texts, end = _sequence(pattern, 0)
+    return texts if end == len(pattern) else []
+
+
+def _sequence(pattern: str, at: int) -> tuple[list[str], int]:
+    """The texts of what begins at `at`, up to the end of the group it is in; none if it varies."""
     texts = [""]
-    depth = at = 0
-    while at < len(pattern):
-        character = pattern[at]
-        literal = ""
-        width = 1
+    varies = False
+    while at < len(pattern) and pattern[at] != ")":
+        character, literal, width = pattern[at], "", 1
+        inner: list[str] = []
         if character == "\\":
             escaped = pattern[at + 1 : at + 2]
             literal = "" if escaped.isalnum() else escaped
@@ -50,34 +59,47 @@ def required_texts(pattern: str) -> list[str]:
         elif character in "[{":
             skipped = (_CLASS if character == "[" else _BRACES).match(pattern, at)
             if skipped is None:
-                return []
+                return [], len(pattern)
             width = len(skipped[0])
-        elif character == "|" and depth == 0:
-            return []
+        elif character == "(":
+            group = _GROUP.match(pattern, at)
+            inner, end = _sequence(pattern, at + (len(group[0]) if group else 1))
+            inner = inner if group else []
+            width = end + 1 - at
+        elif character == "|":
+            varies = True
         elif character not in _META:
             literal = character
-        depth += {"(": 1, ")": -1}.get(character, 0)
         at += width
         following = pattern[at : at + 1]
-        if depth == 0 and literal and following not in {"*", "?", "{"}:
+        if following in {"*", "?", "{"}:
+            literal, inner = "", []
+        if literal:
             texts[-1] += literal
-            if following == "+":
-                texts.append("")
         else:
+            texts += [*inner, ""]
+        if following == "+":
             texts.append("")
-    return [text for text in texts if text]
+    return [] if varies else [text for text in texts if text], at
+
+
+def _matches_among_others(pattern: str) -> bool:
+    """True if whatever matches a line also matches, in MULTILINE mode, a text that has the line."""
+    return _CLOSED.search(pattern) is None
 
 
 @dataclass(slots=True)
 class Needle:
     """The texts that a matching line has, as far as they are known, and the test that decides.
 
-    Without a test it is the text: there is one then.
+    Without a test it is the text: there is one then. `skim` looks at many lines at once, and is
+    false only if none of them matches.
     """
 
     texts: list[bytes]
     fold: bool
     test: Callable[[str], int | None] | None = None
+    skim: Callable[[str], bool] | None = None
     text: str = ""
 
     def place(self, line: str) -> int | None:
@@ -116,7 +138,15 @@ def needle_of(pattern: str, ignore_case: bool, literal: bool, deadline: float) -
         match = compiled.search(line, timeout=left, concurrent=True)
         return None if match is None else match.start()
 
-    return Needle(texts, ignore_case, test=test)
+    if not _matches_among_others(pattern):
+        return Needle(texts, ignore_case, test=test)
+    loose = _compiled(pattern, ignore_case, lines=True)
+
+    def skim(text: str) -> bool:
+        left = max(min(deadline - time.monotonic(), _SKIM_SECONDS), 0.001)
+        return loose.search(text, timeout=left, concurrent=True) is not None
+
+    return Needle(texts, ignore_case, test=test, skim=skim)
 
 
 # Letters that characters outside of ASCII are another case of: the Kelvin sign, the long s, the
@@ -134,13 +164,14 @@ def _encoded(text: str, ignore_case: bool) -> bytes:
     return data.lower() if ignore_case else data
 
 
-def _compiled(pattern: str, ignore_case: bool) -> Any:
+def _compiled(pattern: str, ignore_case: bool, *, lines: bool = False) -> Any:
     try:
         import regex
     except ImportError as error:
         raise Unavailable("patterns need the package `regex`: pip install regex") from error
     try:
-        return regex.compile(pattern, regex.IGNORECASE if ignore_case else 0)
+        flags = (regex.IGNORECASE if ignore_case else 0) | (regex.MULTILINE if lines else 0)
+        return regex.compile(pattern, flags)
     except regex.error as error:
         wrong: Any = error
         place = "" if wrong.pos is None else f" at character {wrong.pos + 1}"

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
     from ._client import Client
     from ._model import Screen
+    from ._search import Found
+    from ._usage import Usage
+    from ._view import View
     from ._wait_for import Waited
 
 _CHUNK = 65536
@@ -157,6 +160,76 @@ class Process:
     async def tail_bytes(self, n: int, *, stream: str = "stdout") -> Output:
         """The last `n` bytes."""
         return await self._looked(self._log(stream).tail_bytes(n))
+
+    async def view(
+        self,
+        *,
+        budget: int = 10_000,
+        start: int | None = None,
+        end: int | None = None,
+        stream: str = "stdout",
+    ) -> View:
+        """The output as a model should read it, in at most `budget` characters.
+
+        Without terminal codes, progress bars as they were last, repeated lines counted, the first
+        and the last part and the first error kept, and notes that say exactly what was left out.
+        """
+        from ._view import view
+
+        log = self._log(stream)
+        seen = await self._client._link.aside(
+            lambda: view(log, budget=budget, start=start, end=end)
+        )
+        await self._look()
+        return seen
+
+    async def search(
+        self,
+        pattern: str,
+        *,
+        context: int = 2,
+        first: int | None = None,
+        last: int | None = 20,
+        ignore_case: bool = False,
+        literal: bool = False,
+        timeout: float = 2.0,
+        budget: int = 10_000,
+        stream: str = "stdout",
+    ) -> Found:
+        """Lines of the output that match a pattern, with lines around them: the last, or `first`.
+
+        Takes no longer than `timeout` seconds, whatever the pattern.
+        """
+        from ._search import search
+
+        log = self._log(stream)
+        found = await self._client._link.aside(
+            lambda: search(
+                log,
+                pattern,
+                context=context,
+                first=first,
+                last=last,
+                ignore_case=ignore_case,
+                literal=literal,
+                timeout=timeout,
+                budget=budget,
+            )
+        )
+        await self._look()
+        return found
+
+    async def usage(self, *, interval: float = 0.0) -> Usage:
+        """What it uses now with everything it started: processor, memory, files, ports.
+
+        The share of a processor is over `interval` seconds; without one it is since its start.
+        """
+        from ._usage import usage
+
+        record = self._client._load(self.handle)
+        used = await self._client._link.aside(lambda: usage(record, interval=interval))
+        await self._look()
+        return used
 
     async def follow(
         self, *, offset: int | None = None, stream: str = "stdout"

@@ -69,12 +69,13 @@ class Scan:
         self.backwards, self._deadline = backwards, deadline
         self._chosen = False
         self._data = self._rare = b""
+        self._size = _SMALL_PIECE
+        self._skim = needle.skim
 
     def run(self) -> None:
         if not self.backwards and self._want == 0:
             return
-        size = _PIECE if self._needle.texts else _SMALL_PIECE
-        for start, raw in self._pieces(size):
+        for start, raw in self._pieces():
             if self.late or time.monotonic() > self._deadline:
                 self.late = True
                 break
@@ -109,6 +110,8 @@ class Scan:
                     line = piece.line(low, high)
                     self.hits.append(piece.hit(low, high, line, needle.place(line) or 0))
             return
+        if self._passes_over(piece):
+            return
         for low, high in piece.spans(self._data, backwards=self.backwards):
             line = piece.line(low, high)
             after = min(high + 1, len(piece.clean))
@@ -126,18 +129,33 @@ class Scan:
             if time.monotonic() > self._deadline:
                 raise _OutOfTime(low if self.backwards else after)
 
+    def _passes_over(self, piece: _Piece) -> bool:
+        """True if no line of the piece can match."""
+        if self._data:
+            return self._data not in piece.folded
+        if self._skim is None or b"\r" in piece.clean:
+            return False
+        try:
+            return not self._skim(piece.clean.decode("utf-8", "replace"))
+        except (TimeoutError, MemoryError):
+            self._skim = None  # it is one of those; one line at a time then
+            return False
+
     def _choose(self, hay: bytes) -> None:
         """What to look for: of the texts that a match has, the one that is rarest where we begin.
 
         A search for one byte is many times as fast as one for several, so where the text has a
-        rare byte, that is looked for first.
+        rare byte, that is looked for first. A text that is everywhere is of no use to a pattern.
         """
         self._chosen = True
-        texts = self._needle.texts
-        self._data = min(texts, key=lambda text: (hay.count(text), -len(text)), default=b"")
-        if self._data:
-            rarest = min((bytes([byte]) for byte in set(self._data)), key=hay.count)
-            self._rare = rarest if hay.count(rarest) < _RARE else b""
+        limit = max(_RARE * len(hay) // _PIECE, 1)
+        texts, pattern = self._needle.texts, self._needle.test is not None
+        data = min(texts, key=lambda text: (hay.count(text), -len(text)), default=b"")
+        if data and not (pattern and hay.count(data) > limit):
+            self._data = data
+            self._size = _PIECE
+            rarest = min((bytes([byte]) for byte in set(data)), key=hay.count)
+            self._rare = rarest if hay.count(rarest) <= limit else b""
 
     def _count(self, hay: bytes) -> int:
         """How many lines have the text in them."""
@@ -158,11 +176,11 @@ class Scan:
             self._rare = b""  # it is not rare here
         return count
 
-    def _pieces(self, size: int) -> Iterator[tuple[int, bytes]]:
+    def _pieces(self) -> Iterator[tuple[int, bytes]]:
         """Whole lines, each piece with its offset; of a line that is too long, parts."""
         at = self.high if self.backwards else self.low
         while self.low < at if self.backwards else at < self.high:
-            for most in (size, _PIECE):
+            for most in (self._size, _PIECE):
                 if self.backwards:
                     start, data = read_range(self._log, max(at - most, self.low), at)
                     cut = data.find(b"\n", 0, len(data) - 1) + 1 if start > self.low else 0

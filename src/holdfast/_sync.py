@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from ._home import Home
     from ._model import Event, Exit, Record, Screen
     from ._output import Output
+    from ._search import Found
     from ._store import Store
+    from ._usage import Usage
+    from ._view import View
     from ._wait_for import Waited
 
     T = TypeVar("T")
@@ -199,6 +202,46 @@ class SyncProcess:
 
     def tail_bytes(self, n: int, *, stream: str = "stdout") -> Output:
         return run(self._process.tail_bytes(n, stream=stream))
+
+    def view(
+        self,
+        *,
+        budget: int = 10_000,
+        start: int | None = None,
+        end: int | None = None,
+        stream: str = "stdout",
+    ) -> View:
+        return run(self._process.view(budget=budget, start=start, end=end, stream=stream))
+
+    def search(
+        self,
+        pattern: str,
+        *,
+        context: int = 2,
+        first: int | None = None,
+        last: int | None = 20,
+        ignore_case: bool = False,
+        literal: bool = False,
+        timeout: float = 2.0,
+        budget: int = 10_000,
+        stream: str = "stdout",
+    ) -> Found:
+        return run(
+            self._process.search(
+                pattern,
+                context=context,
+                first=first,
+                last=last,
+                ignore_case=ignore_case,
+                literal=literal,
+                timeout=timeout,
+                budget=budget,
+                stream=stream,
+            )
+        )
+
+    def usage(self, *, interval: float = 0.0) -> Usage:
+        return run(self._process.usage(interval=interval))
 
     def follow(self, *, offset: int | None = None, stream: str = "stdout") -> Iterator[Output]:
         return _iterate(self._process.follow(offset=offset, stream=stream))

@@ -261,6 +261,7 @@ def _look_between(read: Read, windows: list[_Window]) -> int:
     at, stop = first.end, last.start
     deadline = time.monotonic() + _SEARCH_SECONDS
     perhaps: int | None = None
+    sure = False
     while at < stop:
         if at - first.end >= _SEARCHED or time.monotonic() > deadline:
             break
