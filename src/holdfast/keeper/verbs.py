@@ -21,6 +21,7 @@ from .._errors import (
     LimitReached,
     NotRunning,
     StoreError,
+    Unavailable,
     Unsupported,
     not_found,
 )
@@ -473,6 +474,8 @@ def _check_fields(m: Message) -> None:
     _size(m["size"])
     if (m["mode"] == "tmux") is not isinstance(m["tmux"], str):
         raise BadRequest("tmux mode needs the path of tmux")
+    if m["mode"] == "tmux" and not os.access(m["tmux"], os.X_OK):
+        raise Unavailable(f"there is no tmux at {m['tmux']} that could be run; install it")
     if isinstance(m["command"], list) and not all(isinstance(part, str) for part in m["command"]):
         raise BadRequest("a command is text or a list of texts")
     for name in ("timeout", "grace", "retention"):
