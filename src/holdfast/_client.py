@@ -90,6 +90,7 @@ class Client:
         keep: bool = False,
         log_cap: Any = UNSET,
         log_limit: Any = UNSET,
+        check: Any = None,
         handle: str | None = None,
     ) -> Process:
         """Start a command in the background and return at once.
@@ -107,6 +108,9 @@ class Client:
         full-screen programs work; `tmux` one in a tmux session, which also survives the keeper and
         which a person can join with plain tmux. Where tmux is missing, `tmux` means `tty`.
 
+        With `check` it stays that long (like ``"1.5s"``) to see how it goes: `process.early` is
+        what was written meanwhile, and a process that ended has its end in the record.
+
         Raises NotExecutable, BadDirectory, LimitReached; nothing is left behind then.
         """
         if stderr not in ("merged", "separate"):
@@ -116,6 +120,7 @@ class Client:
                 raise BadRequest(f"a {name} is text of at most 1000 characters")
         if handle is not None and not is_handle(handle):
             raise BadRequest("a handle is proc- and 16 to 64 small letters or digits")
+        window = None if check is None else parse_patience(check, "check")
         argv = _environment.arguments(command, self.config["shell"])
         choose = self.config.choose
         handle = handle or new_handle()
@@ -157,7 +162,10 @@ class Client:
                 "max_finished": self.config["max_finished"],
             },
         )
-        return Process(self, Record.from_json(answer["record"]))
+        process = Process(self, Record.from_json(answer["record"]))
+        if window is not None:
+            await process._stay(window)
+        return process
 
     def _attach_command(self, handle: str) -> str:
         """What a person types; with the home where that is not the one they would get anyway."""

@@ -51,12 +51,12 @@ def parse_timeout(value: object) -> float | None:
     return parse_duration(value) or None
 
 
-def parse_patience(value: object) -> float:
+def parse_patience(value: object, name: str = "timeout") -> float:
     """How long to wait at most, from an argument."""
     try:
         return parse_duration(value)
     except ValueError as error:
-        raise BadRequest(f"timeout {error}, not {value!r}") from None
+        raise BadRequest(f"{name} {error}, not {value!r}") from None
 
 
 def parse_size(value: object) -> int:

@@ -40,6 +40,7 @@ _FOLLOW_ANSWER = 0.05
 _POLL = 0.05
 _INTERRUPTING = 0.05
 _INTERRUPTED = 0.5
+_EARLY = 4000
 
 
 @dataclass(slots=True)
@@ -72,6 +73,7 @@ class Process:
         self._logs: dict[str, Log] = {}
         self._last_look = 0.0
         self._last_send = 0.0
+        self.early = ""  # what it wrote while `spawn` stayed to check
 
     @property
     def handle(self) -> str:
@@ -445,6 +447,14 @@ class Process:
         when its time was up. Returns at once when the process ends first.
         """
         return await self._client.wait_for([self], *conditions, all=all, timeout=timeout)
+
+    async def _stay(self, seconds: float) -> None:
+        """See how it begins: until it ends, or for so long."""
+        try:
+            await self.wait(seconds)
+        except WaitTimeout:
+            pass
+        self.early = (await self.view(budget=_EARLY)).text
 
     async def kill(self, *, signal: str | int = "TERM", grace: Any = UNSET) -> Receipt:
         """Stop it with everything it started: politely, then, after the grace, by force.

@@ -95,6 +95,7 @@ class SyncClient:
         keep: bool = False,
         log_cap: Any = UNSET,
         log_limit: Any = UNSET,
+        check: Any = None,
         handle: str | None = None,
     ) -> SyncProcess:
         return SyncProcess(
@@ -115,6 +116,7 @@ class SyncClient:
                     keep=keep,
                     log_cap=log_cap,
                     log_limit=log_limit,
+                    check=check,
                     handle=handle,
                 )
             )
@@ -245,6 +247,10 @@ class SyncProcess:
 
     def follow(self, *, offset: int | None = None, stream: str = "stdout") -> Iterator[Output]:
         return _iterate(self._process.follow(offset=offset, stream=stream))
+
+    @property
+    def early(self) -> str:
+        return self._process.early
 
     @property
     def attach_command(self) -> str | None:
