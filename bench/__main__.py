@@ -22,6 +22,7 @@ from ._rows_logs import echo, large_log
 from ._rows_screen import screen
 from ._rows_search import search
 from ._rows_terminal import key_to_echo, terminal_flow
+from ._rows_wait import matching_line, waiting_costs
 from ._stage import Stage
 from ._table import competitors_table, table
 
@@ -45,6 +46,8 @@ ROWS: dict[str, Callable[[Stage], list[Row]]] = {
     "tty": terminal_flow,
     "screen": screen,
     "search": search,
+    "match": matching_line,
+    "wait": waiting_costs,
     "ps": ps,
     "worker": new_worker,
 }

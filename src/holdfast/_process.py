@@ -245,7 +245,7 @@ class Process:
         position = log.begin() if offset is None else offset
         home = client.home
         paths = [log.path, home.meta(self.handle)]
-        patience = _Patience()
+        patience = Patience()
         with Watch(paths) as watch:
             unsure = True  # whether it still runs: after news of its record, or a while without any
             while True:
@@ -493,7 +493,7 @@ class Process:
             pass  # it was here just now: removed, but the keeper died before it could say so
 
 
-class _Patience:
+class Patience:
     """How many looks may still follow upon each other without a rest."""
 
     __slots__ = ("_clock", "_left")

@@ -19,6 +19,7 @@ from ._cursors import forget_cursor, load_cursor, save_cursor
 from ._errors import BadRequest, NotFound
 from ._model import Exit, Record
 from ._output import Log
+from ._process import Patience
 from ._watch import Watch
 
 TYPE_CHECKING = False
@@ -165,6 +166,7 @@ class Waiting:
         paths = {path for pending in self._pending for path in pending.paths}
         with Watch([*metas, *sorted(paths)]) as watch:
             quiet_until = 0.0
+            patience = Patience()
             while True:
                 news = watch.drain()
                 now = time.monotonic()
@@ -185,7 +187,7 @@ class Waiting:
                     until.append(deadline)
                 if watch.fileno() is None:
                     until.append(now + _POLL)
-                if news & paths:
+                if news & paths and not patience.use():
                     await client._link.readable(None, _REST)  # more of it is on its way
                 await client._link.readable(watch.fileno(), max(0.0, min(until) - now))
 
