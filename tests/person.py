@@ -16,20 +16,26 @@ from holdfast.testing import wait_until
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any, Self
 
 BEFORE = "what was there before"
 
 
 class Person:
-    """`holdfast` with these arguments, in a terminal that behaves as real ones do.
+    """`holdfast` (or another program) with these arguments, in a terminal as real ones are.
 
     It draws with Ghostty's emulation, answers what it is asked, and has something on its screen
     before the command begins.
     """
 
-    def __init__(self, *arguments: str, size: tuple[int, int] = (80, 24)) -> None:
+    def __init__(
+        self,
+        *arguments: str,
+        size: tuple[int, int] = (80, 24),
+        env: dict[str, str] | None = None,
+        program: Sequence[str] = (sys.executable, "-m", "holdfast"),
+    ) -> None:
         self.arguments = arguments
         self.terminal = Terminal(*size)
         self.output = b""
@@ -40,12 +46,12 @@ class Person:
         self.modes = termios.tcgetattr(self.slave)
         os.write(self.slave, f"{BEFORE}\n$ holdfast\n".encode())
         self.process = subprocess.Popen(
-            [sys.executable, "-c", _CHILD, sys.executable, "-m", "holdfast", *arguments],
+            [sys.executable, "-c", _CHILD, *program, *arguments],
             stdin=self.slave,
             stdout=self.slave,
             stderr=self.slave,
             start_new_session=True,
-            env={**os.environ, "TERM": "xterm-256color"},
+            env={**os.environ, "TERM": "xterm-256color", **(env or {})},
         )
 
     def __repr__(self) -> str:
@@ -163,5 +169,5 @@ class Person:
 _CHILD = """
 import fcntl, os, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-os.execv(sys.argv[1], sys.argv[1:])
+os.execvp(sys.argv[1], sys.argv[1:])
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 
@@ -125,6 +126,16 @@ def test_what_was_on_the_persons_screen_can_be_scrolled_back_to(shell: Shell) ->
         assert person.screen().endswith(f"[detached from {process.handle}; it goes on]")
 
 
+def test_the_way_out_is_seen_before_the_screen_is_drawn(shell: Shell) -> None:
+    """The hint stays for a moment, or until a key is pressed, which is not lost."""
+    process = shell()
+    with Person("attach", process.handle) as person:
+        person.sees(f"{BEFORE}\n$ holdfast\n[attached to {process.handle}; C-] lets you go")
+        person.types("echo qu''ick\r")
+        person.sees("\nquick")
+        assert BEFORE not in person.screen()
+
+
 def test_a_burst_of_output_is_shown_to_its_last_line(shell: Shell) -> None:
     """However far the terminal falls behind, it shows the end."""
     process = shell()
@@ -223,6 +234,31 @@ def test_the_sizes_may_come_together_again(shell: Shell) -> None:
         wait_until(lambda: person.screen() == process.screen().text)
 
 
+def test_who_leaves_gives_the_size_back(shell: Shell) -> None:
+    """Whether they press the key or close the window."""
+    process = shell(size="120x40")
+    for key in ("\x1d", None):
+        with Person("attach", process.handle, size=(70, 20)) as person:
+            wait_until(lambda: process.refresh().size == (70, 20))
+            if key is None:
+                person.hangs_up()
+            else:
+                person.types(key)
+            person.process.wait(30)
+        wait_until(lambda: process.refresh().size == (120, 40))
+
+
+def test_a_size_that_somebody_else_chose_is_left_alone(shell: Shell) -> None:
+    """What we gave is taken back; what came after it is not ours."""
+    process = shell(size="120x40")
+    with Person("attach", process.handle, size=(70, 20)) as person:
+        wait_until(lambda: process.refresh().size == (70, 20))
+        process.resize(90, 30)
+        person.types("\x1d")
+        assert person.leaves_with() == 0
+    assert process.refresh().size == (90, 30)
+
+
 # -- looking only ----------------------------------------------------------------------------------
 
 
@@ -304,6 +340,31 @@ def test_a_stopped_attach_gives_the_terminal_back_until_it_goes_on(shell: Shell)
         person.sees("\nmeanwhile")
         person.types("echo again\r")
         person.sees("\nagain")
+
+
+def test_attach_in_the_background_waits_for_the_foreground(shell: Shell) -> None:
+    """`attach &` and then `fg`: the terminal is taken only then, and given back as it was."""
+    process = shell()
+    outer = ["bash", "--norc", "--noprofile", "-i"]
+    environment = {"PS1": "outer> ", "HISTFILE": ""}
+    with Person(program=outer, env=environment) as person:
+        person.sees("outer>")
+        person.types(f"{sys.executable} -m holdfast attach {process.handle} &\r")
+        person.sees("[attached to")
+        wait_until(lambda: _stopped_child(person.process.pid))
+        person.types("fg\r")
+        wait_until(lambda: person.line(0).startswith("sh>"))
+        person.types("echo in''side\r")
+        person.sees("\ninside")
+        person.types("\x1d")
+        person.sees("it goes on]\nouter>")
+        person.types("stty -a | tr ' ;' '\\n\\n' | grep -cx -e icanon -e echo -e opost\r")
+        person.sees("\n3\nouter>")
+
+
+def _stopped_child(pid: int) -> bool:
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        return any(_state(int(child)) == "T" for child in file.read().split())
 
 
 def _state(pid: int) -> str:
@@ -484,8 +545,6 @@ SHOWN = [
     b"\x1b]4;1;rgb:ff/00/00\x07",
     b"\x1b]11;#ffffff\x07",
     b"\x1b]133;A\x07",
-    b"\x1b]1337;SetMark\x07",
-    b"\x1bP0;1q#0~~\x1b\\",
     "é©漢🦀".encode(),
 ]
 

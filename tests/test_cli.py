@@ -368,6 +368,10 @@ def test_people_may_shorten_a_handle_or_use_a_label() -> None:
     assert one in error
     assert two in error
     assert all(r["status"] == "running" for r in json.loads(cli("ps", "--json").out))
+    cli("kill", one)
+    assert record("web")["handle"] == two
+    cli("kill", two)
+    assert record("web")["handle"] == two  # the newest, where none runs
 
 
 @pytest.mark.parametrize("text", ["proc-", "proc-*", "*", "../x", "", "x" * 10_000, "%2e"])

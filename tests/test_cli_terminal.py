@@ -38,8 +38,13 @@ class Done:
         return f"<exit {self.code}, out {self.out!r}, err {self.err!r}>"
 
 
-def cli(*arguments: str, input: bytes = b"") -> Done:
-    done = subprocess.run([*HOLDFAST, *arguments], input=input, capture_output=True, timeout=60)
+def cli(*arguments: str, input: bytes | None = b"") -> Done:
+    """With `input` in a pipe; None: without any."""
+    command = [*HOLDFAST, *arguments]
+    if input is None:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
+    else:
+        done = subprocess.run(command, input=input, capture_output=True, timeout=60)
     assert b"Traceback" not in done.stderr, done.stderr.decode()
     return Done(done)
 
@@ -89,9 +94,11 @@ def test_run_tty_on_a_terminal_is_like_running_it_there() -> None:
     with Person("run", "--tty", "--", "stty size; tty; exit 3", size=(70, 20)) as person:
         assert person.leaves_with() == 3
         lines = person.screen().split("\n")
-        assert lines[:3] == [BEFORE, "$ holdfast", "20 70"]
-        assert lines[3].startswith("/dev/")
-        assert len(lines) == 4
+        assert lines[:2] == [BEFORE, "$ holdfast"]
+        assert lines[2].endswith("; C-] lets go of it and leaves it running]")
+        assert lines[3] == "20 70"
+        assert lines[4].startswith("/dev/")
+        assert len(lines) == 5
         assert person.is_restored()
 
 
@@ -115,14 +122,15 @@ def test_run_tty_gives_an_interactive_shell() -> None:
 
 
 def test_a_full_screen_program_in_the_foreground_leaves_no_trace() -> None:
-    """Vim comes and goes, as if it ran here."""
-    with Person("run", "-t", "--", "vim", "-u", "NONE", "-N") as person:
+    """Vim comes and goes, as if it ran here; the line above it says how to let go of it."""
+    with Person("run", "-t", "--label", "vim", "--", "vim", "-u", "NONE", "-N") as person:
         person.sees("~\n~")
         assert person.fullscreen
         person.types(":q\r")
         assert person.leaves_with() == 0
         assert person.is_restored()
-        assert person.screen() == f"{BEFORE}\n$ holdfast"
+        hint = f"[{status('vim')['handle']}; C-] lets go of it and leaves it running]"
+        assert person.screen() == f"{BEFORE}\n$ holdfast\n{hint}"
 
 
 def test_detaching_from_run_leaves_it_running() -> None:
@@ -162,7 +170,8 @@ def test_closing_the_window_leaves_the_process_running() -> None:
 
 def test_run_tty_without_a_terminal_copies_the_output() -> None:
     """In a script, the bytes the program writes to its terminal go to stdout."""
-    done = cli("run", "--tty", "--size", "90x33", "--", "tty; stty size; test -t 0 && exit 4")
+    command = ("run", "--tty", "--size", "90x33", "--", "tty; stty size; test -t 0 && exit 4")
+    done = cli(*command, input=None)
     assert done.code == 4
     lines = done.out.split("\r\n")
     assert lines[0].startswith("/dev/pts/")
@@ -170,9 +179,39 @@ def test_run_tty_without_a_terminal_copies_the_output() -> None:
     assert done.err == ""
 
 
+def test_input_that_is_not_passed_on_is_said_to_be() -> None:
+    """Where there is some, as from a pipe; with --stdin it is passed on."""
+    script = "stty -echo; echo ready; read line; echo got $line"
+    done = cli("run", "--tty", "--timeout", "1s", "--", script, input=b"hi\n")
+    assert done.code == 124
+    first, _ = done.err.splitlines()
+    assert first == "holdfast: what is typed or piped here is not passed on; --stdin passes it on"
+    done = cli("run", "--tty", "--stdin", "--", script, input=b"hi\n")
+    assert (done.code, done.err) == (0, "")
+    assert "got hi" in done.out
+    with Person("run", "--tty", "--json", "--", "true") as person:
+        assert person.leaves_with() == 0
+        assert "--stdin passes it on" in person.screen().replace("\n", "")
+    assert cli("run", "--", "true").err == ""
+
+
+def test_a_person_at_a_terminal_has_no_deadline() -> None:
+    """Unless they ask for one; in a script, there is the usual."""
+    for options, timeout in ((), None), (("--timeout", "5m"), 300):
+        with Person("run", "--tty", "--label", "it", *options, *SHELL) as person:
+            person.sees("sh>")
+            assert status("it")["timeout"] == timeout
+            person.types("exit\r")
+            assert person.leaves_with() == 0
+    assert json.loads(cli("run", "--tty", "--json", "--", "true").out)["timeout"] == 1800
+
+
 def test_a_bad_size_is_refused() -> None:
-    """Before anything is started."""
+    """Before anything is started; so is one without a terminal, and two kinds of terminal."""
     assert "size" in one_error(cli("run", "--tty", "--size", "big", "--", "true"))
+    assert "--tty or --tmux" in one_error(cli("run", "--size", "90x30", "--", "true"))
+    assert "cannot be combined" in one_error(cli("run", "-t", "--tmux", "--", "true"))
+    assert cli("ps", "-a", "--json").out == "[]\n"
     handle = start("--tty", "--", "sleep", "300")
     assert "120x40" in one_error(cli("resize", handle, "0x0"))
 
@@ -186,6 +225,85 @@ def test_run_tmux_in_the_foreground_is_inside_tmux() -> None:
         person.sees("in 22")
         person.types("exit 6\r")
         assert person.leaves_with() == 6
+        assert person.is_restored()
+        before, hint, *last = person.screen().split("\n")[1:]
+        assert before == "$ holdfast"
+        assert hint.endswith("; C-b d lets go of it and leaves it running]")
+        assert last == ["sh> echo in $((20+2))", "in 22", "sh> exit 6", "exit"]
+
+
+@pytest.mark.usefixtures("tmux")
+def test_the_end_in_tmux_leaves_the_terminal_and_the_others_alone() -> None:
+    """Time and again: who is attached gets their terminal back, and tmux itself goes on."""
+    other = start("--tmux", *SHELL)
+    for _ in range(8):
+        handle = start("--tmux", *SHELL)
+        with Person("attach", handle) as person:
+            person.sees("sh>")
+            person.types("exit 6\r")
+            assert person.leaves_with() == 6
+            assert person.is_restored()
+            assert person.screen() == (
+                f"{BEFORE}\n$ holdfast\n"
+                f"[attached to {handle}; C-b d lets you go, it goes on]\n"
+                f"[{handle} failed (exit code 6)]"
+            )
+    assert status(other)["status"] == "running"
+
+
+@pytest.mark.usefixtures("tmux")
+def test_a_tmux_that_is_killed_leaves_no_wrecked_terminal(home: str) -> None:
+    """The server or only the client, kill -9: keys, screen and modes are as before."""
+    handle = start("--tmux", *SHELL)
+    with Person("attach", handle) as person:
+        person.sees("sh>")
+        (client,) = (
+            Path(f"/proc/{person.process.pid}/task/{person.process.pid}/children")
+            .read_text()
+            .split()
+        )
+        os.kill(int(client), signal.SIGKILL)
+        assert person.leaves_with() == 125
+        assert "goes on" in person.screen()
+        assert person.is_restored()
+    with Person("attach", handle) as person:
+        person.sees("sh>")
+        asked = ["tmux", "-S", f"{home}/tmux.sock", "display-message", "-p", "#{pid}"]
+        os.kill(int(subprocess.check_output(asked)), signal.SIGKILL)
+        assert person.leaves_with() == 128 + signal.SIGHUP
+        assert person.is_restored()
+
+
+@pytest.mark.usefixtures("tmux")
+@pytest.mark.parametrize("term", ["dumb", "no-such-terminal", ""])
+def test_a_terminal_that_tmux_cannot_use_is_named(term: str) -> None:
+    """At once, and the process goes on."""
+    with Person("run", "--tmux", "--label", "it", *SHELL, env={"TERM": term}) as person:
+        assert person.leaves_with() == 125
+        handle = status("it")["handle"]
+        assert status("it")["status"] == "running"
+        said = person.screen().replace("\n", "")
+        assert (f"TERM={term} (" if term else "TERM unset (") in said
+        assert f"`holdfast attach {handle}`" in said
+        assert "detached" not in said
+    with Person("attach", handle, env={"TERM": term}) as person:
+        assert person.leaves_with() == 125
+        assert "detached" not in person.screen()
+        assert b"\x1b[?1049" not in person.output
+
+
+@pytest.mark.usefixtures("tmux")
+def test_tmux_has_its_own_key_to_leave_and_the_size_is_given_back() -> None:
+    """Who chose others is told; the last to leave gives the size back."""
+    handle = start("--tmux", "--size", "100x30", *SHELL)
+    with Person("attach", "--detach-keys", "C-q", handle) as person:
+        person.sees("--detach-keys is not for tmux, whose own key is C-b d")
+        person.sees("sh>")
+        wait_until(lambda: status(handle)["size"] == "80x23")
+        person.leaves_tmux()
+        assert person.leaves_with() == 0
+        assert person.screen().endswith(f"[detached from {handle}; it goes on]")
+    assert status(handle)["size"] == "100x30"
 
 
 @pytest.mark.usefixtures("tmux")
@@ -240,6 +358,11 @@ def test_attach_says_why_it_cannot() -> None:
     with Person("attach", "--detach-keys", "Foo", running) as person:
         assert person.leaves_with() == 125
         assert "--detach-keys is like" in person.screen().replace("\n", "")
+    for term in ("dumb", ""):
+        with Person("attach", running, env={"TERM": term}) as person:
+            assert person.leaves_with() == 125
+            assert "TERM" in person.screen()
+            assert b"\x1b" not in person.output
     itself = start("--tty", "--", "read x; " + " ".join(HOLDFAST) + " attach $HOLDFAST_HANDLE; cat")
     assert cli("send", itself, "", "--enter").code == 0
     shows(itself, "attach to it from another one")
@@ -274,6 +397,44 @@ def test_screen_shows_what_a_person_would_see() -> None:
     assert screen(handle) == "red one\n"
     plain = start("--", "echo hi; sleep 300")
     assert "no terminal" in one_error(cli("screen", plain))
+
+
+# -- logs ------------------------------------------------------------------------------------------
+
+NASTY = r"printf '\033[?1049h\033[?1000h\033[?25l\033[c\033[6nhel'; printf 'lo\n'; sleep 300"
+
+
+@pytest.mark.parametrize("options", [(), ("-f",)])
+def test_logs_on_a_terminal_leave_it_as_it_was(options: tuple[str, ...]) -> None:
+    """The output of a full-screen program is shown, asks nothing, and is undone; also after C-c."""
+    handle = start("--tty", "--", NASTY)
+    shows(handle, "hello")
+    with Person("logs", *options, handle) as person:
+        if options:
+            person.sees("hello")
+            assert person.fullscreen
+            person.types("\x03")
+        assert person.leaves_with() == (130 if options else 0)
+        assert b"hello" in person.output
+        assert person.is_restored()
+        assert person.screen().startswith(f"{BEFORE}\n$ holdfast")
+        assert person.replies == b""
+    assert b"\x1b[6n" in cli("logs", handle).out.encode()
+
+
+def test_plain_logs_have_no_codes() -> None:
+    """Whole lines, as text and as JSON, of any process."""
+    script = r"printf 'one\033[31m red\033[0m\n10%%\r100%%\n\033]0;title\007tail'"
+    for mode in ("--tty", "--stdin"):
+        handle = start(mode, "--", script)
+        cli("wait", handle)
+        assert cli("logs", "--plain", handle).out == "one red\n100%\ntail"
+        assert cli("logs", "--plain", "-f", handle).out == "one red\n100%\ntail"
+        assert json.loads(cli("logs", "--plain", "--json", handle).out)["text"] == (
+            "one red\n100%\ntail"
+        )
+        lines = cli("logs", "--plain", "--json", "-f", handle).out.splitlines()
+        assert "".join(json.loads(line)["text"] for line in lines) == "one red\n100%\ntail"
 
 
 # -- send ------------------------------------------------------------------------------------------
@@ -357,6 +518,10 @@ def test_status_and_ps_say_what_it_waits_for(tmp_path: Path) -> None:
     row = cli("ps").out.splitlines()[1]
     assert "running, waits" in row
     assert "pty" in row
+    wait_until(lambda: len(cli("events").out.splitlines()) == 2)
+    row = cli("events").out.splitlines()[1]
+    assert "  waits line  " in row
+    assert row.endswith("read -p 'Delete it? [y/n] ' a… asks: Delete it? [y/n]")
 
 
 def test_doctor_looks_at_what_terminals_need() -> None:

@@ -6,7 +6,7 @@ import os
 
 from . import _render
 from ._handles import find, open_for
-from ._streams import FDS, Pump, can_draw, copy, tell_gap, write
+from ._streams import FDS, Pump, copy, tell_gap, write
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def _show(args: Namespace, process: SyncProcess, stream: str) -> None:
         show(process.handle, stream, outputs, _decoder(args))
     elif args.plain:
         _plain(outputs, FDS[stream])
-    elif process.record.mode != "pipe" and os.isatty(1) and can_draw():
+    elif process.record.mode != "pipe" and os.isatty(1) and _render.can_draw():
         from ._person import show_all
 
         show_all(outputs)

@@ -23,7 +23,7 @@ from holdfast._model import Exit, duration_text
 
 from . import FAILED, NOT_EXECUTABLE, NOT_FOUND, PIPE_CLOSED, TIMED_OUT, _render
 from ._handles import open_for
-from ._streams import FDS, Pump, can_draw, copy, on_terminal
+from ._streams import FDS, Pump, copy, on_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -276,7 +276,7 @@ def _seen(process: SyncProcess, code: int) -> int:
 
 def _copy_all(process: SyncProcess, stream: str) -> None:
     outputs = process.follow(stream=stream)
-    if process.record.mode != "pipe" and os.isatty(1) and can_draw():
+    if process.record.mode != "pipe" and os.isatty(1) and _render.can_draw():
         from ._person import show_all
 
         show_all(outputs)

@@ -10,7 +10,7 @@ from holdfast._model import Exit
 
 from . import _render
 from ._handles import find, open_for
-from ._streams import can_draw, on_terminal
+from ._streams import on_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def _check(record: Record) -> None:
         )
     if record.tty is not None and os.ttyname(0) == record.tty:
         raise BadRequest(f"this is the terminal of {handle}; attach to it from another one")
-    if record.mode == "pty" and not can_draw():
+    if record.mode == "pty" and not _render.can_draw():
         raise BadRequest(
             "attach needs a terminal that can be drawn on, and TERM says (dumb, or nothing) that "
             f"this one cannot; set TERM to what it is, or use `holdfast screen {handle}`"

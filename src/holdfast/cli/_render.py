@@ -31,8 +31,13 @@ _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _WIDEST_NAME = 24
 
 
+def can_draw() -> bool:
+    """Whether a terminal of ours knows codes, as far as TERM says."""
+    return os.environ.get("TERM", "") not in ("", "dumb")
+
+
 def coloured(stream: TextIO) -> bool:
-    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return stream.isatty() and not os.environ.get("NO_COLOR") and can_draw()
 
 
 def paint(text: str, colour: str | None, on: bool) -> str:

@@ -22,11 +22,6 @@ def on_terminal() -> bool:
     return os.isatty(0) and os.isatty(1)
 
 
-def can_draw() -> bool:
-    """Whether our terminal knows codes, as far as TERM says."""
-    return os.environ.get("TERM", "") not in ("", "dumb")
-
-
 def write(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
