@@ -232,12 +232,12 @@ class TestTime:
         """The last lines come first, so what was searched is the end of the log."""
         slow = "a" * 90 + "b\n"
         lines = "aaab\n" * 10 + slow + "good aaa\n" * 10
-        result = found(lines, r"(a|aa)+$", timeout=0.3)
+        result = found(lines, r"(a|aa)+$", timeout=2.0)
         assert not result.complete
         assert result.count == 10
         assert result.searched == (lines.index("good"), len(lines))
         assert f"end={result.searched[0]}" in result.note
-        forward = found(lines, r"(a|aa)+$", timeout=0.3, first=5)
+        forward = found(lines, r"(a|aa)+$", timeout=2.0, first=5)
         assert forward.count == 0
         assert forward.searched == (0, lines.index(slow))
         assert f"start={forward.searched[1]}" in forward.note

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _LOOK_EVERY = 0.01
 _FORCED_PATIENCE = 2.0
+_IGNORED_AGAIN = 0.2
 
 
 class Stopping:
@@ -58,12 +59,20 @@ class Stopping:
             return
         self.signalled += 1
         signal_group(self._child, number)
-        if self._child.record.mode != "pipe" and _kernel.ignores(self._child.held.pid, number):
-            # A shell at its prompt ignores SIGTERM. It ends, and its jobs, when it is hung up on.
-            signal_group(self._child, signal.SIGHUP)
+        if self._child.record.mode != "pipe":
+            self._hang_up_if_ignored(number)
         # A stopped process would sit out its grace without ever seeing the signal.
         signal_group(self._child, signal.SIGCONT)
         self._timer = self._loop.at(stop.kill_clock, self._force)
+
+    def _hang_up_if_ignored(self, number: int) -> None:
+        """A shell at its prompt ignores SIGTERM; it ends, and its jobs, when it is hung up on."""
+        if self._child.note is not None or self._child.stopping is not self:
+            return
+        if _kernel.ignores(self._child.held.pid, number):
+            signal_group(self._child, signal.SIGHUP)
+        else:  # perhaps it was just not at its prompt
+            self._loop.after(_IGNORED_AGAIN, lambda: self._hang_up_if_ignored(number))
 
     def hasten(self, kill_clock: float) -> None:
         """A later, more impatient stop moves the force forward, never back."""
