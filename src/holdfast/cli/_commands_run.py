@@ -2,8 +2,8 @@
 
 DESIGN. In the foreground our own death leaves the process running (nothing here holds a lease), so
 SIGHUP needs no handler. SIGINT and SIGTERM mean the process. Output, input and the wait are each in
-a thread with a client of its own; the main thread only takes news from a queue that the signal
-handlers put theirs into as well, so no signal ever interrupts a half-done exchange with the keeper.
+a thread with a client of its own; the main thread only takes news from a queue that signals are
+put into as well, so none of them ever interrupts a half-done exchange with the keeper.
 
 With a terminal of its own, and on one of ours, the process is attached to instead, and keys such as
 C-c are the process's.
@@ -23,7 +23,7 @@ from holdfast._model import Exit, duration_text
 
 from . import FAILED, NOT_EXECUTABLE, NOT_FOUND, PIPE_CLOSED, TIMED_OUT, _render
 from ._handles import open_for
-from ._streams import FDS, Pump, copy, on_terminal
+from ._streams import FDS, Pump, copy, listen, on_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ._parser import Parser
 
 _CHUNK = 1 << 16
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def options_run(parser: Parser) -> None:
@@ -86,7 +87,9 @@ def do_run(args: Namespace) -> int:
         if args.timeout is None:
             args.timeout = "none"  # a person sits there
     elif not args.detach:
-        _listen(news)
+        # Those that nohup, or `&` in a script, made us ignore stay so.
+        heeded = [n for n in _SIGNALS if signal.getsignal(n) is not signal.SIG_IGN]
+        listen(heeded, lambda number: news.put(("signal", number)))
     client = open_for(args)
     try:
         process = _spawn(client, args)
@@ -157,12 +160,6 @@ def _environment(settings: list[str]) -> dict[str, str]:
         elif name in os.environ:
             chosen[name] = os.environ[name]
     return chosen
-
-
-def _listen(news: SimpleQueue[tuple[str, Any]]) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup and `&` in a script ignore some
-            signal.signal(number, lambda number, frame: news.put(("signal", number)))
 
 
 class _Foreground:
@@ -251,7 +248,7 @@ def _stay_attached(args: Namespace, client: SyncClient, process: SyncProcess) ->
 
     def on_signal(number: int) -> bool:
         nonlocal signals
-        if number not in (signal.SIGINT, signal.SIGTERM):
+        if number not in _SIGNALS:
             return False
         signals += 1
         how = "TERM" if signals == 1 else "KILL"

@@ -25,6 +25,7 @@ from holdfast._kernel import send_signal
 from holdfast._watch import Watch
 
 from ._person import LEAVE_ALTERNATE, PLAIN, foreground_modes, restore, set_modes, set_raw
+from ._streams import listen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,14 +65,12 @@ class Visit:
 
     def stay(self, hint: float = 0.0) -> Record | None:
         """Until the end or until the person goes: the record, or None if it was removed."""
-        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        before = {number: signal.signal(number, self._on) for number in numbers}
-        before[signal.SIGCONT] = signal.signal(signal.SIGCONT, lambda number, frame: None)
+        signal.signal(signal.SIGCONT, lambda number, frame: None)  # see foreground_modes
+        stop = listen((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), self._on)
         try:
             well, said = self._show(hint)
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            stop()
         if not well and not self.caught:
             self._explain(said)
         try:
@@ -85,12 +84,12 @@ class Visit:
     def _show(self, hint: float) -> tuple[bool, str]:
         """Have tmux show it: whether it left the terminal well, and what else it said."""
         modes = foreground_modes()
-        if hint:
-            set_raw()  # a key is seen when it is pressed; it waits there for the process
-            select.select([0], [], [], hint)
-            set_modes(modes)
         well, said = False, ""
         try:
+            if hint:
+                set_raw()  # a key is seen when it is pressed; it waits there for the process
+                select.select([0], [], [], hint)
+                set_modes(modes)
             pid, heard = self._start()
             try:
                 threading.Thread(target=self._end_with_it, daemon=True).start()
@@ -123,7 +122,7 @@ class Visit:
         self._pidfd = os.pidfd_open(pid)
         return pid, heard
 
-    def _on(self, number: int, frame: object) -> None:
+    def _on(self, number: int) -> None:
         if self._on_signal is None or not self._on_signal(number):
             self.caught = number
             if self._pidfd >= 0:

@@ -1,8 +1,9 @@
-"""Bytes of output to our own stdout and stderr, as they are."""
+"""Bytes of output to our own stdout and stderr, as they are; and signals to us."""
 
 from __future__ import annotations
 
 import os
+import signal
 import threading
 
 from . import _render
@@ -11,7 +12,7 @@ from ._handles import open_for
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from holdfast._output import Output
 
@@ -44,6 +45,36 @@ def tell_gap(output: Output) -> None:
 def copy(output: Output, fd: int) -> None:
     tell_gap(output)
     write(fd, output.data)
+
+
+def listen(numbers: Iterable[int], tell: Callable[[int], object]) -> Callable[[], None]:
+    """Tell of these signals, from a thread of their own, until what is returned is called.
+
+    A handler in Python waits for the main thread, and that may be on its way into a call that
+    blocks: then the signal would not be heard before the call returns.
+    """
+    wanted = frozenset(numbers)
+    ear, mouth = os.pipe2(os.O_CLOEXEC)
+    os.set_blocking(mouth, False)
+
+    def hear() -> None:
+        while True:
+            for number in os.read(ear, 64):
+                if number in wanted:
+                    tell(number)
+
+    def stop() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    threading.Thread(target=hear, daemon=True).start()
+    signal.set_wakeup_fd(mouth, warn_on_full_buffer=False)
+    before = {number: signal.signal(number, _heard) for number in wanted}
+    return stop
+
+
+def _heard(number: int, frame: object) -> None:
+    pass
 
 
 class Pump(threading.Thread):
