@@ -184,7 +184,7 @@ def state(terminal: Terminal) -> dict[str, Any]:
         "pending wrap": terminal.pending_wrap,
         "shape": terminal.cursor_shape(),
         "alternate": terminal.alternate,
-        "title": terminal.title,
+        "title": _screen._one_line(terminal.title),
         "modes": terminal.modes(),
         "region": terminal.region(),
         "tab stops": terminal.tab_stops(),

@@ -50,6 +50,7 @@ RENDER_STATE_DATA_CURSOR_VISUAL_STYLE, RENDER_STATE_DATA_CURSOR_BLINKING = 10, 1
 # ... and how its contents are written.
 FORMATTER_FORMAT_PLAIN, FORMATTER_FORMAT_VT, POINT_TAG_ACTIVE = 0, 1, 0
 
+_SCROLLBACK = 1000  # nobody looks at it, but with none short lines take ten times as long
 _CELL = 8, 16  # pixels, for programs that ask
 _UNFINISHED = 64 << 10  # bytes of a sequence that has begun and not ended
 _TERMINFO = ctypes.create_string_buffer(b"xterm-256color")
@@ -194,7 +195,7 @@ class Terminal:
         self._call("terminal_new", None, byref(self._terminal), columns, rows)
         self.columns, self.rows = columns, rows
         for option, number in (
-            (OPT_SCROLLBACK_MAX_LINES, 0),
+            (OPT_SCROLLBACK_MAX_LINES, _SCROLLBACK),
             (OPT_KITTY_IMAGE_STORAGE_LIMIT, 0),
             (OPT_APC_MAX_BYTES, 4096),
             (OPT_CLIPBOARD_WRITE_MAX_BYTES, 0),
