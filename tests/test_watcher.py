@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast._watches import begun, checked
 from holdfast.testing import wait_until
 
 TYPE_CHECKING = False
@@ -409,6 +410,94 @@ def test_a_query_at_the_end_of_a_flood_is_answered(watcher: Watcher, start: Star
     wait_until(lambda: watcher.replies("floods") == [b"\x1b[5;9R"])
 
 
+# -- watches ---------------------------------------------------------------------------------------
+
+
+def a_watch(**spec: Any) -> dict[str, Any]:
+    return begun(checked(spec), 1, 0, time.monotonic())
+
+
+def test_what_a_watch_sees_is_said_with_the_step_from_place_to_place(
+    watcher: Watcher, start: Start
+) -> None:
+    """So that the keeper can tell what it knows already."""
+    program = start(["bash", "-c", "echo one; echo two; read; echo three; cat"], pipe=True)
+    watcher.add("works", program, watches=[a_watch(output="t|o", cooldown=0)], input=False)
+    wait_until(lambda: len(watcher.listen()) == 2)
+    program.type("\n")
+    wait_until(lambda: len(watcher.listen()) == 3)
+    steps = [(said["from"], said["place"], said["event"]["line"]) for said in watcher.said]
+    assert steps == [(0, 4, "one"), (4, 8, "two"), (8, 14, "three")]
+    assert {said["watch"] for said in watcher.said} == {"works"}
+
+
+def test_a_process_that_nobody_can_type_to_is_not_said_to_wait(
+    watcher: Watcher, start: Start, rounds: Callable[[int], None]
+) -> None:
+    """It is looked at for its watches only."""
+    watcher.add("works", start(["cat"]), watches=[a_watch(output="x")], input=False)
+    watcher.tell({"answered": "works"})
+    rounds(5)
+    assert watcher.prompts("works") == []
+
+
+def test_watches_come_and_go(watcher: Watcher, start: Start, rounds: Callable[[int], None]) -> None:
+    """And one that is told of again begins where it is told to."""
+    program = start(["bash", "-c", "echo one; read; echo two; cat"], pipe=True)
+    watcher.add("works", program, input=False)
+    watch = a_watch(output="one|two", cooldown=0)
+    watcher.tell({"watch": "works", "of": watch})
+
+    def seen() -> list[str]:
+        return [said["event"]["line"] for said in watcher.listen() if "watch" in said]
+
+    wait_until(lambda: seen() == ["one"])
+    watcher.tell({"watch": "works", "of": watch})
+    wait_until(lambda: seen() == ["one", "one"])
+    watcher.tell({"unwatch": "works", "id": "w1"})
+    watcher.tell({"unwatch": "works", "id": "w2"})
+    program.type("\n")
+    rounds(3)
+    assert seen() == ["one", "one"]
+
+
+def test_after_an_end_the_rest_is_said_and_then_that_it_is_done(
+    watcher: Watcher, start: Start
+) -> None:
+    """Up to where the log ended with the process; what others write there is not its own."""
+    program = start(["bash", "-c", "echo one; printf two; printf more; cat"], pipe=True)
+    program.shows("more")
+    watches = [a_watch(output="one|two|more", cooldown=100), a_watch(quiet=100) | {"id": "w2"}]
+    watcher.add("works", program, watches=watches, input=False)
+    watcher.tell({"ended": "works", "size": 7})
+    wait_until(lambda: {"done": "works"} in watcher.listen())
+    steps = [(said["from"], said["place"], said["partly"]) for said in watcher.said[:-1]]
+    assert steps == [(0, 4, False), (4, 7, True)]
+    watcher.tell(
+        {"add": "gone", "pid": 2**22 - 1, "mode": "pipe", "log": "/nonexistent/log"}
+        | {"head": "/nonexistent/head", "watches": [watches[0]], "input": False}
+    )
+    watcher.tell({"ended": "gone", "size": None})
+    wait_until(lambda: {"done": "gone"} in watcher.listen())
+
+
+def test_watches_that_see_nothing_do_not_wake_it(watcher: Watcher, start: Start) -> None:
+    """A long silence, an interval without output, a pattern that does not match."""
+    program = start(["bash", "-c", "echo one; cat"])
+    program.shows("one")
+    specs: list[dict[str, Any]] = [
+        {"output": "nothing"},
+        {"quiet": 0.1},
+        {"every": 0.1},
+        {"quiet": 1000},
+    ]
+    watches = [a_watch(**spec) | {"id": f"w{n}"} for n, spec in enumerate(specs)]
+    watcher.add("works", program, watches=watches, input=False)
+    wait_until(lambda: {said["id"] for said in watcher.listen()} == {"w1", "w2"})
+    time.sleep(0.5)  # a line without an end is looked at again
+    assert naps(watcher, 1.0) <= 1
+
+
 # -- its own life ----------------------------------------------------------------------------------
 
 
@@ -559,6 +648,12 @@ def test_idle_it_sleeps(watcher: Watcher, start: Start) -> None:
     for number in range(3):
         watcher.says(f"asks-{number}", ("", "line"))
 
+    assert naps(watcher, 1.0) <= 1
+
+
+def naps(watcher: Watcher, seconds: float) -> int:
+    """How often it went to sleep in this time."""
+
     def slept() -> int:
         status = Path(f"/proc/{watcher.process.pid}/status").read_text()
         return int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
@@ -566,5 +661,5 @@ def test_idle_it_sleeps(watcher: Watcher, start: Start) -> None:
     wait_until(lambda: Path(f"/proc/{watcher.process.pid}/wchan").read_text() != "0")
     time.sleep(0.2)
     before = slept()
-    time.sleep(1.0)
-    assert slept() - before <= 1
+    time.sleep(seconds)
+    return slept() - before

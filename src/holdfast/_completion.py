@@ -1,4 +1,4 @@
-"""The text that tells an agent a process has ended."""
+"""The text that tells an agent that a process has ended, or what else there is to know of it."""
 
 from __future__ import annotations
 
@@ -60,6 +60,20 @@ def exit_code_text(event: Event) -> str:
     return str(event.exit_code)
 
 
+_SEEN = {"output": "Match", "quiet": "Quiet for", "port": "Port", "every": "New output"}
+
+
+def _watch_facts(event: Event) -> str:
+    kind = event.condition.partition("=")[0]
+    label = "Given up" if event.reason == "given_up" else _SEEN.get(kind, "Seen")
+    facts = f"Watch: {event.condition} ({event.nth} of {event.most})\n{label}: {event.line}\n"
+    if event.missed:
+        facts += f"Held back: {event.missed} before it, by the cooldown\n"
+    if event.last:
+        facts += "Last: no more will be told of this watch, only the end\n"
+    return facts
+
+
 def completion_text(event: Event) -> str:
     if event.type == "gap":
         return (
@@ -72,6 +86,9 @@ def completion_text(event: Event) -> str:
     if event.type == "input":
         title = "Background Process Waiting For Input"
         facts = f"Prompt: {event.prompt}\nKind: {event.kind}\n"
+    elif event.type == "watch":
+        title = "Background Process Watch"
+        facts = _watch_facts(event)
     else:
         title = "Background Process Completed"
         facts = (

@@ -6,6 +6,7 @@ takes a time limit.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 from ._completion import clean_text
@@ -13,6 +14,7 @@ from ._errors import BadRequest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
 _LONGEST = 10_000
@@ -39,25 +41,45 @@ class Pattern:
 
     def search(self, data: bytes, timeout: float = _TIME) -> Found | None:
         """The first match in output, read without terminal codes; ``^`` and ``$`` are of lines."""
-        text = clean_text(data)
-        try:
-            found = self._compiled.search(text, timeout=timeout)
-        except TimeoutError:
-            raise BadRequest(
-                f"the pattern {self.text[:200]!r} took longer than {timeout:g} s; make it simpler"
-            ) from None
-        if found is None:
-            return None
-        begin = text.rfind("\n", 0, found.start()) + 1
-        end = text.find("\n", found.end())
-        return Found(
-            match=found[0][:_SHOWN],
-            groups=[_cut(group) for group in found.groups()],
-            named={name: _cut(group) for name, group in found.groupdict().items()},
-            line=text[begin : end if end >= 0 else None][:_SHOWN],
-            first_line=text.count("\n", 0, begin),
-            last_line=text.count("\n", 0, found.end()),
-        )
+        return next(self._matches(clean_text(data), timeout), None)
+
+    def lines(self, data: bytes, timeout: float = _TIME) -> Iterator[Found]:
+        """Every line of output that matches, once; `timeout` is for all of them."""
+        return self._matches(clean_text(data), timeout)
+
+    def _matches(self, text: str, timeout: float) -> Iterator[Found]:
+        left = timeout
+        at = number = 0  # a line's beginning, and its number
+        while True:
+            began = time.thread_time()
+            try:
+                found = self._compiled.search(text, at, timeout=max(left, 0.001))
+            except TimeoutError:
+                raise BadRequest(
+                    f"the pattern {self.text[:200]!r} took longer than {timeout:g} s; make it "
+                    "simpler"
+                ) from None
+            left -= time.thread_time() - began
+            if found is None or (found.start() == len(text) and text.endswith("\n")):
+                return  # after the last line's end there is no other line
+            begin = text.rfind("\n", 0, found.start()) + 1
+            # A line end that belongs to the match ends its last line.
+            last = max(found.start(), found.end() - 1)
+            end = text.find("\n", last)
+            number += text.count("\n", at, begin)
+            more = text.count("\n", begin, last)
+            yield Found(
+                match=found[0][:_SHOWN],
+                groups=[_cut(group) for group in found.groups()],
+                named={name: _cut(group) for name, group in found.groupdict().items()},
+                line=text[begin : end if end >= 0 else None][:_SHOWN],
+                first_line=number,
+                last_line=number + more,
+            )
+            if end < 0:
+                return
+            at = end + 1
+            number += more + 1
 
 
 @dataclass(slots=True)

@@ -19,6 +19,7 @@ import time
 from dataclasses import dataclass, field, fields
 
 from ._errors import ExitError, StoreError
+from ._watches import is_watch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -180,6 +181,8 @@ class Record:
     cpu_seconds: float | None = None
     ends_with: str | None = None  # what would take it along, besides the machine
     notes: list[str] = field(default_factory=list)
+    watches: list[dict[str, Any]] = field(default_factory=list)  # see `_watches`
+    watches_made: int = 0  # so far; their ids are not used again
     # For recovery: a recycled pid has another start time, a rebooted machine another boot id.
     start_time: int | None = None
     boot_id: str = ""
@@ -295,6 +298,8 @@ class Record:
             bad = ["status"]
         if not bad and not all(_is_size(entry) for entry in self.sizes):
             bad = ["sizes"]
+        if not bad and not all(is_watch(entry) for entry in self.watches):
+            bad = ["watches"]
         stop = self.stop
         if not bad and stop is not None:
             bad = [
@@ -336,6 +341,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "None": (type(None),),
     "list[str]": (list,),
     "list[list[int]]": (list,),
+    "list[dict[str, Any]]": (list,),
     "Stop": (Stop,),
     "Status": (str,),
     "Reason": (str,),
@@ -461,8 +467,14 @@ class Event:
     """One numbered entry in a session's outbox; `id` stays the same however often it is delivered.
 
     ``type`` is ``"end"`` for a process that ended, ``"input"`` for one that waits for somebody to
-    type something, or ``"gap"`` where the outbox overflowed and `dropped` entries before this one
-    were let go.
+    type something, ``"watch"`` for what a watch saw, or ``"gap"`` where the outbox overflowed and
+    `dropped` entries before this one were let go.
+
+    An event of a watch is the `nth` of at most `most`; the `last` one says that no more will come.
+    `condition` is what was asked for, `line` what was seen: the line that matched, from `offset` in
+    the log on, how long it was quiet, who has the port, or how much is new. `missed` were held back
+    by the cooldown before it. `reason` is ``"taken"`` for a port that somebody else has, and
+    ``"given_up"`` for a pattern that cannot be looked for.
     """
 
     seq: int
@@ -481,8 +493,23 @@ class Event:
     tail: bytes = b""
     prompt: str = ""
     kind: str = ""
+    watch: str = ""
+    condition: str = ""
+    match: str = ""
+    groups: list[str | None] = field(default_factory=list)
+    line: str = ""
+    offset: int | None = None
+    nth: int = 0
+    most: int = 0
+    missed: int = 0
+    last: bool = False
     dropped: int = 0
     acknowledged: bool = False
+
+    @property
+    def crashed(self) -> bool:
+        """A process that ended with another code than 0, by a signal, or for lack of memory."""
+        return self.type == "end" and self.status == "failed"
 
     @property
     def text(self) -> str:
@@ -495,6 +522,7 @@ class Event:
         from ._completion import clean_tail
 
         data = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "tail"}
+        data["crashed"] = self.crashed
         data["tail"] = clean_tail(self.tail)
         data["text"] = self.text
         return data

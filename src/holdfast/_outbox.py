@@ -64,6 +64,11 @@ def input_event_id(handle: str, offset: int, times: int = 0) -> str:
     return f"{handle}:input:{offset}" + (f".{times}" if times else "")
 
 
+def watch_event_id(handle: str, watch: str, key: str) -> str:
+    """One for each place to which a watch was moved; see `_watches`."""
+    return f"{handle}:watch:{watch}:{key}"
+
+
 class OutboxWriter:
     """The keeper's side of one session's outbox."""
 
@@ -115,6 +120,15 @@ class OutboxWriter:
         first = input_event_id(handle, offset)
         known = [*self._open, *self._done]
         return [each for each in known if each == first or each.startswith(first + ".")]
+
+    def watch_keys(self, handle: str, watch: str) -> list[str]:
+        """What the ids of a watch's events end in, as far as they are known."""
+        first = watch_event_id(handle, watch, "")
+        known = [*self._open, *self._done]
+        return [each.removeprefix(first) for each in known if each.startswith(first)]
+
+    def open_watch_events(self, handle: str) -> list[str]:
+        return [event_id for event_id in self._open if event_id.startswith(f"{handle}:watch:")]
 
     def append(self, entry: dict[str, Any]) -> int:
         """Append an event (a dict with an ``id``), once, and return its number."""
@@ -222,6 +236,12 @@ def _decoded(tail: str) -> bytes:
         return b""
 
 
+def _texts(groups: object) -> list[str | None]:
+    if not isinstance(groups, list):
+        return []
+    return [None if group is None else str(group) for group in groups]
+
+
 def _event(entry: dict[str, Any], session: str) -> Event:
     return Event(
         seq=entry["seq"],
@@ -240,5 +260,15 @@ def _event(entry: dict[str, Any], session: str) -> Event:
         tail=_decoded(entry.get("tail", "")),
         prompt=str(entry.get("prompt", "")),
         kind=str(entry.get("kind", "")),
+        watch=str(entry.get("watch", "")),
+        condition=str(entry.get("condition", "")),
+        match=str(entry.get("match", "")),
+        groups=_texts(entry.get("groups")),
+        line=str(entry.get("line", "")),
+        offset=entry.get("offset"),
+        nth=entry.get("nth", 0),
+        most=entry.get("most", 0),
+        missed=entry.get("missed", 0),
+        last=bool(entry.get("last", False)),
         dropped=entry.get("dropped", 0),
     )

@@ -74,9 +74,9 @@ class Store:
         data = _encode(record)
         if len(data) <= _PAGE and not os.path.lexists(path):
             try:
-                self._overwrite(spare, data)
-                os.rename(spare, path)
-                return
+                if self._overwrite(spare, data):
+                    os.rename(spare, path)
+                    return
             except FileNotFoundError:
                 pass
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
@@ -107,15 +107,19 @@ class Store:
         """Write a record again; FileNotFoundError if it was deleted meanwhile."""
         data = _encode(record)
         path = self.home.meta(record.handle)
-        if len(data) > _PAGE:
-            replace_private(path, data)
-        else:
-            self._overwrite(path, data)
+        if len(data) <= _PAGE and self._overwrite(path, data):
+            return
+        os.lstat(path)
+        replace_private(path, data)
 
-    def _overwrite(self, path: str, data: bytes) -> None:
+    def _overwrite(self, path: str, data: bytes) -> bool:
+        """False for a file that was longer: its end would be left over."""
         fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            os.pwrite(fd, data, 0)
+            fits = os.fstat(fd).st_size <= len(data)
+            if fits:
+                os.pwrite(fd, data, 0)
+            return fits
         finally:
             os.close(fd)
 

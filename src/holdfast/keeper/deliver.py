@@ -1,4 +1,4 @@
-"""Telling of an end, or of a prompt: the outbox entry, then the record that says it was told.
+"""Telling of an end, a prompt, or what a watch saw: the outbox entry, then the record that says so.
 
 A worker that dies in between leaves a record that was not told, and its successor appends the entry
 unless it is there: an entry is never appended twice, for its id is the process's own. On a full
@@ -14,8 +14,9 @@ import time
 from .._completion import TAIL_BYTES
 from .._home import Home
 from .._model import rfc3339
-from .._outbox import OutboxWriter, end_event_id, input_event_id
+from .._outbox import OutboxWriter, end_event_id, input_event_id, watch_event_id
 from .._store import Store
+from .._watches import advance, catch_up, condition, is_live, key
 from .journal import say
 
 TYPE_CHECKING = False
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .._model import Record
+    from .._watches import Watch
     from .child import Child
     from .loop import Loop, Timer
 
@@ -115,6 +117,84 @@ class Delivery:
             )
         except OSError as error:
             say(f"{record.handle}: its prompt cannot be told of: {error}")
+
+    def watch(self, record: Record, watch: Watch, said: dict[str, Any]) -> None:
+        """Move a watch on, and tell what it saw on the way; OSError if that cannot be told now."""
+        place, partly, over = int(said["place"]), bool(said["partly"]), bool(said.get("over"))
+        seen = said.get("event")
+        if seen is not None:
+            nth = watch["told"] + 1
+            self._outbox(record.session).append(
+                {
+                    "id": watch_event_id(
+                        record.handle, watch["id"], key(place, partly, watch["place"])
+                    ),
+                    "type": "watch",
+                    "at": rfc3339(time.time()),
+                    "handle": record.handle,
+                    "label": record.label,
+                    "command": record.command,
+                    "status": record.status,
+                    "watch": watch["id"],
+                    "condition": condition(watch),
+                    "match": str(seen.get("match", "")),
+                    "groups": list(seen.get("groups", ())),
+                    "line": str(seen["line"]),
+                    "offset": seen.get("offset"),
+                    "reason": seen.get("reason"),
+                    "nth": nth,
+                    "most": watch["most"],
+                    "missed": int(seen.get("missed", 0)),
+                    "last": over or nth >= watch["most"],
+                    "duration_seconds": record.elapsed(),
+                    "tail": str(seen["tail"]),
+                }
+            )
+            watch["clock"] = time.monotonic()
+        advance(watch, place, partly, told=seen is not None, over=over)
+        self._save_watches(record)
+
+    def take_up_watches(self, record: Record) -> None:
+        """A worker may have died between telling what a watch saw and writing that down."""
+        if not any(is_live(watch) for watch in record.watches):
+            return
+        try:
+            outbox = self._outbox(record.session)
+            behind = [
+                watch
+                for watch in record.watches
+                if is_live(watch) and catch_up(watch, outbox.watch_keys(record.handle, watch["id"]))
+            ]
+        except OSError as error:
+            say(f"{record.handle}: what was told of its watches cannot be read: {error}")
+            return
+        if behind:
+            self._save_watches(record)
+
+    def watches_done(self, record: Record) -> None:
+        """Its output was looked at to the end."""
+        for watch in record.watches:
+            watch["done"] = True
+        self._save_watches(record)
+
+    def _save_watches(self, record: Record) -> None:
+        try:
+            self._store.save(record)
+        except FileNotFoundError:
+            return  # deleted under us
+        except OSError as error:
+            # The outbox says as much, should we be killed; the next save may succeed.
+            say(f"{record.handle}: its watches cannot be written down: {error}")
+
+    def acknowledge_watches(self, record: Record) -> None:
+        """What was seen of a process that is to be forgotten."""
+        if not record.watches_made:
+            return
+        try:
+            outbox = self._outbox(record.session)
+            outbox.acknowledge(outbox.open_watch_events(record.handle))
+        except OSError as error:
+            say(f"{record.handle}: its events cannot be acknowledged: {error}")
 
     def acknowledge_prompts(self, record: Record) -> None:
         """Nobody needs to be told of these any more: they are answered, or it has ended."""

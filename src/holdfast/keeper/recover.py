@@ -34,6 +34,7 @@ def recover(worker: Worker) -> None:
             continue
         except NotFound:
             continue
+        worker.delivery.take_up_watches(record)
         if record.running:
             _running(worker, record, table.get(handle))
         else:
@@ -117,6 +118,7 @@ def _running(worker: Worker, record: Record, held: Held | None) -> None:
 
 def _ended(worker: Worker, record: Record, held: Held | None) -> None:
     """It may not have been told of yet, and something it started may still hold its output."""
+    worker.watching.take_up_ended(record)
     if held is None:
         if record.told and not os.path.exists(worker.home.fifo(record.handle)):
             return

@@ -31,6 +31,7 @@ from .._outbox import end_event_id
 from .._start import keeper_program
 from .._tmux import session_name
 from .._version import __version__
+from .._watches import MOST_WATCHES, begun, checked
 from . import launch
 from .child import Child, log_writer
 from .connection import Connection
@@ -87,6 +88,7 @@ class Verbs:
         mode = m["mode"]
         launch.check_directory(cwd)
         program = launch.find_program(argv, env, cwd)
+        watches = _watches(m.get("watches") or [])
         record = Record(
             handle=handle,
             session=session,
@@ -113,6 +115,8 @@ class Verbs:
             boot_id=_kernel.boot_id(),
             ends_with=worker.ends_with,
             notes=list(m["notes"]),
+            watches=watches,
+            watches_made=len(watches),
         )
         try:
             record.check()
@@ -264,6 +268,15 @@ class Verbs:
             self.worker.watching.answered(child)
         return {}
 
+    def verb_watch(self, connection: Connection, number: int, m: Message) -> Answer:
+        child = self._find_running(connection, m["handle"])
+        return {"watch": self.worker.watching.watch(child, m["watch"])}
+
+    def verb_unwatch(self, connection: Connection, number: int, m: Message) -> Answer:
+        child = self._find_running(connection, m["handle"])
+        self.worker.watching.unwatch(child, m["watch"])
+        return {}
+
     def verb_resize(self, connection: Connection, number: int, m: Message) -> Answer:
         child = self._find_running(connection, m["handle"])
         columns, rows = _size(m["size"])
@@ -333,6 +346,7 @@ class Verbs:
 
         def removed(receipt: Answer) -> Answer:
             self.worker.delivery.acknowledge(record.session, [end_event_id(record.handle)])
+            self.worker.delivery.acknowledge_watches(record)
             self.worker.forget(record.session, record.handle)
             return {}
 
@@ -466,6 +480,13 @@ def _size(value: object) -> tuple[int, int]:
     ):
         return value[0], value[1]
     raise BadRequest("a size is columns and rows, each from 1 to 1000")
+
+
+def _watches(asked: object) -> list[Answer]:
+    if not isinstance(asked, list) or len(asked) > MOST_WATCHES:
+        raise BadRequest(f"watches are a list of at most {MOST_WATCHES}")
+    now = time.monotonic()
+    return [begun(checked(spec), number, 0, now) for number, spec in enumerate(asked, 1)]
 
 
 def _check_fields(m: Message) -> None:

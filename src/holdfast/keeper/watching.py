@@ -1,10 +1,15 @@
 """The watcher, as the worker sees it: started while there is something to see, told of it, heard.
 
-The keeper never interprets output, so whether a process waits for input, and what a terminal would
-reply to a program's question, is found out by the watcher, a program of its own that may use what
-the keeper may not. It is told over a pipe that only the worker holds, so it ends with the worker;
-the next worker starts another. What it says may be said again after that: a prompt is one event
-however often it is told, for its id is its place in the log.
+The keeper never interprets output, so whether a process waits for input, what a terminal would
+reply to a program's question, and what there is for the session's watches, is found out by the
+watcher, a program of its own that may use what the keeper may not. It is told over a pipe that only
+the worker holds, so it ends with the worker; the next worker starts another. What it says may be
+said again after that: a prompt is one event however often it is told, for its id is its place in
+the log, and a watch goes on from the place that the record says (`_watches`).
+
+When a process ends, the watcher may not have seen the last of its output. Its end is told at once;
+its watches stay as they are until the watcher says that it has looked at the rest, however often
+that takes another watcher or worker.
 """
 
 from __future__ import annotations
@@ -16,6 +21,8 @@ import signal
 import sys
 import time
 
+from .._errors import BadRequest, LimitReached
+from .._watches import MOST_WATCHES, begun, checked, is_live, is_same
 from . import helper
 from .journal import say
 from .loop import IN, OUT
@@ -24,6 +31,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from .._model import Record
+    from .._watches import Watch
     from .child import Child
     from .loop import Timer
     from .worker import Worker
@@ -34,6 +43,7 @@ _IDLE = 10.0
 _AGAIN = 0.1
 _AGAIN_AT_MOST = 60.0
 _LIVED_LONG = 60.0
+_TELL_AGAIN = 1.0
 _LONGEST_LINE = 1 << 20
 _MOST_UNTOLD = 4 << 20
 _ENDS = (b"\r", b"\n", b"\x03", b"\x04", b"\x1a")  # Enter, C-c, C-d, C-z
@@ -44,6 +54,9 @@ class Watching:
         self._worker = worker
         self._loop = worker.loop
         self._watched: dict[str, Child] = {}
+        # Ended, with the size of their log then; their watches may have missed the last of it.
+        self._ended_with: dict[str, tuple[Record, int | None]] = {}
+        self._untellable: set[str] = set()  # handles with something that the disk had no room for
         self._since: dict[str, int] = {}  # what an earlier watcher has seen of a log
         self._prompted: dict[str, str] = {}  # handles that may have an open prompt, and its kind
         self._answered: set[str] = set()  # those that were answered since they were last told of
@@ -58,12 +71,12 @@ class Watching:
     # -- what to look at -----------------------------------------------------------------------
 
     def add(self, child: Child) -> None:
-        """Look at a process that somebody can type to."""
-        if not child.record.stdin or child.record.pid is None:
+        """Look at a process that somebody can type to, or that is watched."""
+        if child.record.pid is None or not _worth_a_look(child.record):
             return
         self._watched[child.record.handle] = child
         if self._pid:
-            self._tell_of(child)
+            self._tell_of(child.record)
             self._cancel()
         else:
             self._start_in(_BEGIN_PTY if child.record.mode == "pty" else _BEGIN)
@@ -79,16 +92,54 @@ class Watching:
             self._tell({"sizes": child.record.handle, "to": child.record.sizes})
 
     def drop(self, child: Child) -> None:
+        """It has ended."""
         handle = child.record.handle
         self.answered(child)
         self._answered.discard(handle)
         self._since.pop(handle, None)
-        if self._watched.pop(handle, None) is None:
-            return
+        watched = self._watched.pop(handle, None) is not None
+        size = child.writers[0].size if child.writers else None
+        if self._keep_for_the_rest(child.record, size):
+            if watched and self._pid:
+                self._tell({"ended": handle, "size": size})
+            else:
+                self._look_at_the_rest(child.record, size)
+        elif watched:
+            self._let_go(handle)
+
+    def take_up_ended(self, record: Record) -> None:
+        """Of what an earlier worker's process wrote last, its watches may not have been told."""
+        if self._keep_for_the_rest(record, None):
+            self._look_at_the_rest(record, None)
+
+    def _keep_for_the_rest(self, record: Record, size: int | None) -> bool:
+        """Whether something may be found in the rest of its output; the other watches end here."""
+        live = [watch for watch in record.watches if is_live(watch)]
+        if any("output" in watch for watch in live):
+            self._ended_with[record.handle] = record, size
+            return True
+        for watch in live:
+            watch["done"] = True
+        return False
+
+    def _look_at_the_rest(self, record: Record, size: int | None) -> None:
+        if self._pid:
+            self._tell_of(record)
+            self._tell({"ended": record.handle, "size": size})
+            self._cancel()
+        else:
+            self._start_in(0.0)
+
+    def _let_go(self, handle: str) -> None:
+        """There is nothing more to see of it."""
         if self._pid:
             self._tell({"drop": handle})
-            if not self._watched and self._timer is None:
+            if self._idle and self._timer is None:
                 self._timer = self._loop.after(_IDLE, self._end)
+
+    @property
+    def _idle(self) -> bool:
+        return not self._watched and not self._ended_with
 
     def typed(self, child: Child, data: bytes, eof: bool, by_person: bool) -> None:
         """Something was typed; if that is an answer, the next prompt is another one.
@@ -112,6 +163,113 @@ class Watching:
             if handle in self._watched and self._pid:
                 self._tell({"answered": handle})
 
+    # -- watches -------------------------------------------------------------------------------
+
+    def watch(self, child: Child, asked: object) -> Watch:
+        """Look for something more of a process that runs; the same again is the same watch."""
+        record = child.record
+        spec = checked(asked)
+        for known in record.watches:
+            if is_same(known, spec):
+                return known
+        if len(record.watches) >= MOST_WATCHES:
+            over = next((watch for watch in record.watches if not is_live(watch)), None)
+            if over is None:
+                raise LimitReached(
+                    f"{record.handle} has {MOST_WATCHES} watches already, which is the most; end "
+                    "one of them first",
+                    handle=record.handle,
+                )
+            record.watches.remove(over)
+        size = child.writers[0].size if child.writers else 0
+        watch = begun(spec, record.watches_made + 1, size, time.monotonic())
+        record.watches.append(watch)
+        record.watches_made += 1
+        try:
+            self._worker.store.save(record)
+        except OSError:
+            record.watches.remove(watch)
+            raise
+        if self._watched.get(record.handle) is not child:
+            self.add(child)
+        elif self._pid:
+            self._tell({"watch": record.handle, "of": watch})
+        return watch
+
+    def unwatch(self, child: Child, id: object) -> None:
+        record = child.record
+        watch = next((watch for watch in record.watches if watch["id"] == id), None)
+        if watch is None:
+            if id in [f"w{number + 1}" for number in range(record.watches_made)]:
+                return  # asked before, and the answer was lost
+            names = ", ".join(watch["id"] for watch in record.watches) or "none"
+            raise BadRequest(
+                f"{record.handle} has no watch {str(id)[:60]!r}; it has {names}",
+                handle=record.handle,
+            )
+        record.watches.remove(watch)
+        try:
+            self._worker.store.save(record)
+        except OSError:
+            record.watches.append(watch)
+            raise
+        if self._pid:
+            self._tell({"unwatch": record.handle, "id": id})
+        self._let_go_if_over(record)
+
+    def _let_go_if_over(self, record: Record) -> None:
+        if not _worth_a_look(record) and self._watched.pop(record.handle, None) is not None:
+            self._let_go(record.handle)
+
+    def _moved(self, message: dict[str, Any]) -> None:
+        """A watch has come further, and mostly it has seen something."""
+        handle = message["watch"]
+        record = self._record(handle)
+        if record is None:
+            return
+        watch = next((watch for watch in record.watches if watch["id"] == message["id"]), None)
+        if watch is None or not is_live(watch) or watch["place"] != message["from"]:
+            return  # ended since, or looked for from another place by now
+        try:
+            self._worker.delivery.watch(record, watch, message)
+        except OSError as error:
+            if handle not in self._untellable:
+                say(f"{handle}: what its watch saw cannot be told yet: {error}")
+                self._untellable.add(handle)
+                self._loop.after(_TELL_AGAIN, lambda: self._look_again(handle))
+            return
+        if handle not in self._ended_with:
+            self._let_go_if_over(record)
+
+    def _look_again(self, handle: str) -> None:
+        """From the place at which something was seen that could not be told."""
+        self._untellable.discard(handle)
+        record = self._record(handle)
+        if record is None or not self._pid:
+            return
+        if handle in self._ended_with:
+            self._look_at_the_rest(*self._ended_with[handle])
+        else:
+            for watch in record.watches:
+                if is_live(watch):
+                    self._tell({"watch": handle, "of": watch})
+
+    def _record(self, handle: str) -> Record | None:
+        if handle in self._ended_with:
+            if os.path.exists(self._worker.home.meta(handle)):
+                return self._ended_with[handle][0]
+            del self._ended_with[handle]  # removed meanwhile
+            self._let_go(handle)
+        child = self._watched.get(handle)
+        return None if child is None else child.record
+
+    def _done(self, handle: str) -> None:
+        """All that an ended process wrote was looked at."""
+        if handle in self._ended_with and handle not in self._untellable:
+            record, _ = self._ended_with.pop(handle)
+            self._worker.delivery.watches_done(record)
+            self._let_go(handle)
+
     # -- the program ---------------------------------------------------------------------------
 
     @property
@@ -131,7 +289,7 @@ class Watching:
 
     def _start(self) -> None:
         self._timer = None
-        if not self._watched or self._pid:
+        if self._idle or self._pid:
             return
         here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
         argv = [sys.executable, "-I", os.path.join(here, "watcher", "__main__.py")]
@@ -159,7 +317,9 @@ class Watching:
         self._loop.add(self._pidfd, IN, lambda _: self._ended())
         self._loop.add(self._from, IN, lambda _: self._hear())
         for child in list(self._watched.values()):
-            self._tell_of(child)
+            self._tell_of(child.record)
+        for record, size in list(self._ended_with.values()):
+            self._look_at_the_rest(record, size)
 
     def _start_again(self) -> None:
         delay = min(_AGAIN * 2 ** min(self._failures, 10), _AGAIN_AT_MOST)
@@ -170,7 +330,7 @@ class Watching:
     def _end(self) -> None:
         """Nothing is left to look at: it ends when its input does."""
         self._timer = None
-        if not self._watched and self._to >= 0:
+        if self._idle and self._to >= 0:
             self._close_to()
 
     def _close_to(self) -> None:
@@ -193,8 +353,7 @@ class Watching:
         if asked or time.monotonic() - self._started > _LIVED_LONG:
             self._failures = 0
         if asked:
-            if self._watched:
-                self._start()
+            self._start()
         else:
             if code not in (0, -signal.SIGKILL):
                 say(f"the watcher ended with {code}")
@@ -202,8 +361,8 @@ class Watching:
 
     # -- talking -------------------------------------------------------------------------------
 
-    def _tell_of(self, child: Child) -> None:
-        record, home = child.record, self._worker.home
+    def _tell_of(self, record: Record) -> None:
+        home = self._worker.home
         self._tell(
             {
                 "add": record.handle,
@@ -214,6 +373,8 @@ class Watching:
                 "head": home.head(record.handle),
                 "sizes": record.sizes,
                 "from": self._since.get(record.handle, 0),
+                "input": record.stdin and record.running,
+                "watches": [watch for watch in record.watches if is_live(watch)],
             }
         )
 
@@ -261,6 +422,12 @@ class Watching:
 
     def _take(self, message: dict[str, Any]) -> None:
         what, handle = next(iter(message.items()))
+        if what == "watch":
+            self._moved(message)
+            return
+        if what == "done":
+            self._done(handle)
+            return
         child = self._watched.get(handle)
         if child is None or child.note is not None:
             return
@@ -273,3 +440,7 @@ class Watching:
             self._answered.discard(handle)
             self._prompted[handle] = str(message["kind"])
             self._worker.delivery.prompt(child, message, again=again)
+
+
+def _worth_a_look(record: Record) -> bool:
+    return record.stdin or any(is_live(watch) for watch in record.watches)

@@ -79,7 +79,7 @@ class _Said:
 
 
 class InputEye:
-    __slots__ = ("_first", "_open", "_said", "_step", "_watched", "due")
+    __slots__ = ("_first", "_open", "_said", "_step", "_watched", "due", "over")
 
     def __init__(self, watched: Watched) -> None:
         self._watched = watched
@@ -88,6 +88,10 @@ class InputEye:
         self._open = False  # whether what was said last still holds, for all we know
         self._step = _QUIET
         self.due: float | None = time.monotonic() + _QUIET
+        self.over = False
+
+    def ended(self, size: int) -> None:
+        self.over = True
 
     def answered(self, now: float) -> None:
         """Somebody typed an answer: if it waits again, that is another prompt."""

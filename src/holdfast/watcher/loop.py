@@ -99,9 +99,23 @@ class Watcher:
         elif handle not in self._watched:
             return
         elif "answered" in told:
-            self._watched[handle].input.answered(time.monotonic())
+            if (eye := self._watched[handle].input) is not None:
+                eye.answered(time.monotonic())
         elif "sizes" in told:
             self._watched[handle].sizes = told["to"]
+        elif "watch" in told:
+            self._watched[handle].watch(told["of"])
+        elif "unwatch" in told:
+            self._watched[handle].unwatch(told["id"])
+        elif "ended" in told:
+            self._watched[handle].ended(told.get("size"))
+            self._finish(self._watched[handle])
+
+    def _finish(self, watched: Watched) -> None:
+        """Nothing is left to say of a process that has ended."""
+        if watched.finished:
+            self._drop(watched.handle)
+            self._say({"done": watched.handle})
 
     def _drop(self, handle: str) -> None:
         watched = self._watched.pop(handle, None)
@@ -141,10 +155,11 @@ class Watcher:
             for handle in list(self._unseen):
                 self._follow(self._watched[handle])
             now = time.monotonic()
-        for watched in self._watched.values():
+        for watched in list(self._watched.values()):
             due = watched.due
             if due is not None and due <= now:
                 self._guarded(watched, lambda watched=watched: watched.look(now))
+                self._finish(watched)
 
     def _guarded(self, watched: Watched, action: Any) -> None:
         """Whatever happens with one process must not keep us from the others."""

@@ -35,13 +35,17 @@ _REST, _REST_AFTER_MUCH = 0.01, 0.05
 
 
 class QueryEye:
-    __slots__ = ("_at", "_rested", "_watched", "due")
+    __slots__ = ("_at", "_rested", "_watched", "due", "over")
 
     def __init__(self, watched: Watched, at: int) -> None:
         self._watched = watched
         self._at = at
         self._rested = 0.0
         self.due: float | None = 0.0 if at < watched.end else None
+        self.over = False
+
+    def ended(self, size: int) -> None:
+        self.over = True
 
     def grown(self, now: float) -> None:
         self.due = max(now, self._rested)

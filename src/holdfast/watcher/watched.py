@@ -1,7 +1,8 @@
 """One process that is watched, and the eyes on it.
 
 An eye looks for one thing. It says when it wants to look next (`due`) and is told when the process
-has written something; what it finds it tells with `watched.say`. A new kind of watch is a new eye.
+has written something; what it finds it tells with `watched.say`. When it is `over` it is closed. A
+new kind of watch is a new eye.
 """
 
 from __future__ import annotations
@@ -11,8 +12,11 @@ import time
 
 from .. import _kernel
 from .._output import Log
+from .._watches import kind_of
 from .input import InputEye
+from .matches import OutputEye
 from .queries import QueryEye
+from .watches import EveryEye, PortEye, QuietEye
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,22 +24,33 @@ if TYPE_CHECKING:
     from typing import Any, Protocol
 
     from .._screen import Rendering
+    from .._watches import Watch
+    from .watches import WatchEye
 
     class Eye(Protocol):
         due: float | None  # when to look next, by time.monotonic; None: when there is output
+        over: bool
 
         def grown(self, now: float) -> None: ...
 
         def look(self, now: float) -> None: ...
 
+        def ended(self, size: int) -> None: ...
+
 
 _YOUNG = 3.0
+_EYES: dict[str, type[WatchEye]] = {
+    "output": OutputEye,
+    "quiet": QuietEye,
+    "port": PortEye,
+    "every": EveryEye,
+}
 
 
 class Watched:
     __slots__ = (
+        "_ended",
         "_rendering",
-        "_started",
         "end",
         "eyes",
         "handle",
@@ -44,6 +59,7 @@ class Watched:
         "pid",
         "say",
         "sizes",
+        "started",
         "tty",
     )
 
@@ -54,16 +70,19 @@ class Watched:
         self.log = Log(told["log"], told["head"])
         self.sizes: list[list[int]] = told.get("sizes") or []
         self.say = say
-        self._started = _kernel.start_time(self.pid)
+        self.started = _kernel.start_time(self.pid)
         self._rendering: Rendering | None = None
         self.end = self.log.size()
-        self.input = InputEye(self)
-        self.eyes: list[Eye] = [self.input]
+        self._ended = False
+        self.input = InputEye(self) if told.get("input", True) else None
+        self.eyes: list[Eye] = [self.input] if self.input is not None else []
         if told["mode"] == "pty":  # tmux answers for itself
             begin = told.get("from")
             if begin is None:
                 begin = 0 if self._young() else self.end
             self.eyes.insert(0, QueryEye(self, begin))
+        for watch in told.get("watches", ()):
+            self.watch(watch)
 
     def __repr__(self) -> str:
         return f"<Watched {self.handle} pid={self.pid} at {self.end}>"
@@ -71,17 +90,40 @@ class Watched:
     @property
     def alive(self) -> bool:
         """Whether its pid still means this process."""
-        return self._started is not None and _kernel.start_time(self.pid) == self._started
+        return self.started is not None and _kernel.start_time(self.pid) == self.started
 
     def _young(self) -> bool:
         """Whether it is so young that nobody can have answered its first questions yet."""
-        ticks = self._started or 0
+        ticks = self.started or 0
         age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
         return age < _YOUNG
 
     @property
     def due(self) -> float | None:
         return min((eye.due for eye in self.eyes if eye.due is not None), default=None)
+
+    def watch(self, watch: Watch) -> None:
+        """Look for something more, or for the same from another place on."""
+        self.unwatch(watch["id"])
+        self.eyes.append(_EYES[kind_of(watch)](self, watch))
+
+    def unwatch(self, id: str) -> None:
+        self.eyes = [eye for eye in self.eyes if getattr(eye, "id", None) != id]
+
+    def ended(self, size: int | None) -> None:
+        """The process has ended: of what it wrote until then the rest is looked at."""
+        self.refresh()
+        self._ended = True
+        for eye in self.eyes:
+            eye.ended(self.end if size is None else size)
+        self._close_eyes()
+
+    @property
+    def finished(self) -> bool:
+        return self._ended and not self.eyes
+
+    def _close_eyes(self) -> None:
+        self.eyes = [eye for eye in self.eyes if not eye.over]
 
     def refresh(self) -> bool:
         """See how long the log is; True, and the eyes have been told, if it has grown."""
@@ -101,7 +143,10 @@ class Watched:
                     eye.look(now)
                 except Exception:
                     eye.due = now + 1.0  # whatever it was must not be asked for in a hurry
+                    eye.over = eye.over or self._ended
                     raise
+                finally:
+                    self._close_eyes()
 
     def rendering(self, until: int) -> Rendering:
         """The terminal as it is drawn by the log up to an offset."""

@@ -1,0 +1,181 @@
+"""What a watch is: something about a running process that its session asked to be told of.
+
+    {"output": PATTERN, "since": OFFSET}   every line that matches, from this place of the log on
+    {"quiet": SECONDS}                     it wrote nothing for that long; again after new output
+    {"port": NUMBER}                       it listens there, or somebody else does
+    {"every": SECONDS}                     what is new in its log, if anything is
+
+Nobody is flooded: between two events of one watch there are `cooldown` seconds, and there are at
+most `most` of them, of which the last says so.
+
+DESIGN. A watch is kept in the record of its process, with how far it has come:
+
+    id       "w1", "w2" and so on; never used twice in one process
+    place    output, every: the log was looked at up to here; quiet: the log ended here when it was
+             last told of (-1: never); port: 0 not told of, 1 somebody else has it, 2 open
+    partly   the place is in a line that was told of before it was finished
+    told     how many events there were
+    clock    when the last one was, or when it was begun; monotonic
+    over     no more will come
+    done     the process has ended, and its output was looked at to the end
+
+An event's id ends in the place to which it moves its watch. The event is appended first, then the
+record is saved; a worker killed in between leaves an id that is further than the record, by which
+its successor corrects the record (`catch_up`). A watcher says from which place to which it went:
+what does not begin at the place of the record comes too late, and is left to the next look.
+"""
+
+from __future__ import annotations
+
+from ._errors import BadRequest
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    Watch = dict[str, Any]
+
+KINDS = ("output", "quiet", "port", "every")
+MOST_WATCHES = 20
+TAKEN, OPEN = 1, 2  # places of a watch on a port
+GIVEN_UP = "over"  # what the id of an event ends in that moves nothing
+_COOLDOWN, _MOST = 10.0, 20
+_LONGEST_PATTERN = 10_000
+_LONGEST_TIME = 1e9
+_BEGIN = {"quiet": -1, "port": 0}
+
+
+def checked(spec: object) -> Watch:
+    """What was asked for, completed; BadRequest if it makes no sense. Patterns are not tried."""
+    if not isinstance(spec, dict):
+        raise BadRequest(f"a watch is a table like {{'output': PATTERN}}, not {_shown(spec)}")
+    kinds = [kind for kind in KINDS if kind in spec]
+    if len(kinds) != 1:
+        raise BadRequest(f"a watch is one of {', '.join(KINDS)}, not {_shown(spec)}")
+    (kind,) = kinds
+    odd = set(spec) - {kind, "cooldown", "most"} - ({"since"} if kind == "output" else set())
+    if odd:
+        raise BadRequest(f"a watch on {kind} knows no {min(odd, key=str)!r}")
+    value = spec[kind]
+    watch: Watch = {
+        kind: value,
+        # An interval is its own cooldown.
+        "cooldown": spec.get("cooldown", 0.0 if kind == "every" else _COOLDOWN),
+        "most": spec.get("most", _MOST),
+    }
+    if "since" in spec:
+        watch["since"] = spec["since"]
+    why = _why_not(watch)
+    if why:
+        raise BadRequest(f"{why}, not {_shown(spec)}")
+    return watch
+
+
+def _why_not(watch: Watch) -> str:
+    kind = kind_of(watch)
+    value = watch[kind]
+    if kind == "output" and not (isinstance(value, str) and 0 < len(value) <= _LONGEST_PATTERN):
+        return f"output to watch for is a pattern of up to {_LONGEST_PATTERN} characters"
+    if kind == "port" and not (_is_count(value) and 0 < value < 65536):
+        return "a port is a number from 1 to 65535"
+    if kind in ("quiet", "every") and not (_is_time(value) and value > 0):
+        return f"{kind} takes a number of seconds above 0"
+    if not _is_time(watch["cooldown"]):
+        return "a cooldown is a number of seconds"
+    if not _is_count(watch["most"]) or watch["most"] < 1:
+        return "most is a number above 0"
+    if not _is_count(watch.get("since", 0)) or watch.get("since", 0) < 0:
+        return "since is an offset in the log"
+    return ""
+
+
+def begun(spec: Watch, number: int, offset: int, clock: float) -> Watch:
+    """A watch as it is kept, from what was `checked`; `offset` is where the log ends."""
+    kind = kind_of(spec)
+    watch = {"id": f"w{number}", **spec}
+    if kind == "output":
+        watch.setdefault("since", offset)
+        offset = watch["since"]
+    place = _BEGIN.get(kind, offset)
+    return watch | {"place": place, "partly": False, "told": 0, "clock": clock, "over": False}
+
+
+def kind_of(watch: Watch) -> str:
+    return next(kind for kind in KINDS if kind in watch)
+
+
+def condition(watch: Watch) -> str:
+    """``output=ERROR``, ``quiet=30s``, ``port=3000``, ``every=60s``."""
+    kind = kind_of(watch)
+    value = watch[kind]
+    return f"{kind}={value:g}s" if kind in ("quiet", "every") else f"{kind}={value}"
+
+
+def is_live(watch: Watch) -> bool:
+    """Whether there is something to look at."""
+    return not watch["over"] and not watch.get("done", False)
+
+
+def is_same(watch: Watch, spec: Watch) -> bool:
+    """Whether this is what is asked for, by somebody who may not have heard the answer."""
+    return is_live(watch) and all(watch.get(name) == value for name, value in spec.items())
+
+
+def is_watch(entry: object) -> bool:
+    """Whether a record's entry is of the right shape."""
+    if not isinstance(entry, dict) or sum(kind in entry for kind in KINDS) != 1:
+        return False
+    whole = all(name in entry for name in ("id", "cooldown", "most", "over", "clock"))
+    return (
+        whole
+        and isinstance(entry["id"], str)
+        and not _why_not(entry)
+        and _is_count(entry.get("place"))
+        and _is_count(entry.get("told"))
+        and isinstance(entry["clock"], (int, float))
+    )
+
+
+# -- moving on -------------------------------------------------------------------------------------
+
+
+def key(place: int, partly: bool, before: int) -> str:
+    """What the id of an event ends in that moves a watch on from `before`."""
+    return GIVEN_UP if place == before else f"{place}+" if partly else str(place)
+
+
+def advance(watch: Watch, place: int, partly: bool, *, told: bool, over: bool) -> None:
+    watch["place"], watch["partly"] = place, partly
+    if told:
+        watch["told"] += 1
+    watch["over"] = over or watch["told"] >= watch["most"]
+
+
+def catch_up(watch: Watch, keys: Iterable[str]) -> bool:
+    """Go by events that were told though the record does not say so; True if there were any."""
+    before = watch["place"], watch["over"]
+    told: list[tuple[int, bool]] = []
+    for each in keys:
+        if each == GIVEN_UP:
+            watch["over"] = True
+        elif each.rstrip("+").isdigit():
+            told.append((int(each.rstrip("+")), each.endswith("+")))
+    for place, partly in sorted(told):
+        if place > watch["place"]:
+            over = watch["over"] or ("port" in watch and place == OPEN)
+            advance(watch, place, partly, told=True, over=over)
+    return before != (watch["place"], watch["over"])
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int
+
+
+def _is_time(value: object) -> bool:
+    return type(value) in (int, float) and 0 <= value < _LONGEST_TIME  # type: ignore[operator]
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

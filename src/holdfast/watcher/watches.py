@@ -1,0 +1,204 @@
+"""Sees what a session asked to be told of: silence, a port, what is new. (Output is in `matches`.)
+
+What a watch is, and what is kept of it, is in `holdfast._watches`. The keeper holds its place; an
+eye begins there and says each step from one place to the next, with what was seen.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from base64 import b64encode
+
+from .._completion import TAIL_BYTES
+from .._errors import StoreError
+from .._watches import OPEN, TAKEN
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, ClassVar
+
+    from .._ports import Listener, Look
+    from .._watches import Watch
+    from .watched import Watched
+
+_FIRST_LOOK, _SLOWEST_LOOK = 0.05, 1.0
+_SHARE = 50  # of the time, one part at most goes into looking for one port
+_SAME_LOOK = 0.02
+
+
+class WatchEye:
+    def __init__(self, watched: Watched, watch: Watch) -> None:
+        self.id: str = watch["id"]
+        self.over = False
+        self.due: float | None = 0.0
+        self._watched = watched
+        self._place: int = watch["place"]
+        self._left: int = watch["most"] - watch["told"]
+        self._cooldown: float = watch["cooldown"]
+        self._cooled: float = watch["clock"] + self._cooldown if watch["told"] else 0.0
+
+    def grown(self, now: float) -> None:
+        """Its process has written something."""
+
+    def look(self, now: float) -> None:
+        raise NotImplementedError
+
+    def ended(self, size: int) -> None:
+        """Its process has ended, when the log was of this size: what there is to say of that."""
+        self.over = True
+
+    def _tell(
+        self,
+        now: float,
+        place: int,
+        line: str,
+        tail: bytes,
+        *,
+        partly: bool = False,
+        over: bool = False,
+        **facts: Any,
+    ) -> None:
+        """Say what was seen, and with it that the watch has come to `place`."""
+        self._left -= 1
+        self.over = over or self._left <= 0
+        event = {"line": line, "tail": b64encode(tail).decode(), **facts}
+        self._say(place, partly, event=event, over=self.over)
+        self._cooled = now + self._cooldown
+
+    def _say(self, place: int, partly: bool, **more: Any) -> None:
+        before, self._place = self._place, place
+        watched = self._watched
+        said = {"id": self.id, "from": before, "place": place, "partly": partly}
+        watched.say({"watch": watched.handle, **said, **more})
+
+    def _tail(self, end: int, begin: int = 0) -> bytes:
+        """The last of the log before `end`."""
+        start = max(begin, end - TAIL_BYTES)
+        try:
+            return self._watched.log.read(start, end - start).data
+        except StoreError:
+            return b""
+
+
+class QuietEye(WatchEye):
+    """Nothing was written for so long; said again only after new output."""
+
+    def __init__(self, watched: Watched, watch: Watch) -> None:
+        super().__init__(watched, watch)
+        self._seconds: float = watch["quiet"]
+        self.grown(_last_output(watched))
+
+    def grown(self, now: float) -> None:
+        self.due = max(now + self._seconds, self._cooled)
+
+    def look(self, now: float) -> None:
+        watched = self._watched
+        if watched.refresh():
+            return
+        self.due = None
+        if watched.alive and watched.end != self._place:
+            self._tell(now, watched.end, f"{self._seconds:g}s", self._tail(watched.end))
+
+
+def _last_output(watched: Watched) -> float:
+    now = time.monotonic()
+    try:
+        return now - max(0.0, time.time() - os.stat(watched.log.path).st_mtime)
+    except OSError:
+        return now
+
+
+class EveryEye(WatchEye):
+    """At an interval, what is new; nothing wakes us up for an interval without output."""
+
+    def __init__(self, watched: Watched, watch: Watch) -> None:
+        super().__init__(watched, watch)
+        self._seconds = max(watch["every"], self._cooldown)
+        self._begin: float = watch["clock"]
+        self.due = None
+        if watched.end > self._place:
+            self.due = self._begin + self._seconds
+
+    def grown(self, now: float) -> None:
+        if self.due is None:
+            intervals = max(1, math.ceil((now - self._begin) / self._seconds))
+            self.due = self._begin + intervals * self._seconds
+
+    def look(self, now: float) -> None:
+        watched = self._watched
+        watched.refresh()
+        self.due = None
+        before, end = self._place, watched.end
+        if end > before:
+            tail = self._tail(end, before)
+            self._tell(now, end, f"{end - before} bytes", tail, offset=before)
+            self._begin = now
+
+
+class PortEye(WatchEye):
+    """A port: said when the process, or something it started, listens there; and if others do.
+
+    The kernel tells nobody of that, so it is asked again and again, up to once a second. One look
+    at its tables serves all who want to look at that moment.
+    """
+
+    _last: ClassVar[tuple[float, Look | None]] = (0.0, None)
+
+    def __init__(self, watched: Watched, watch: Watch) -> None:
+        super().__init__(watched, watch)
+        self._port: int = watch["port"]
+        self._step = _FIRST_LOOK
+        self._stranger = 0
+
+    def grown(self, now: float) -> None:
+        # A server mostly says so when it listens.
+        self._step = min(self._step, _SLOWEST_LOOK / 4)
+        if self.due is not None:
+            self.due = min(self.due, max(now + self._step, self._cooled))
+
+    def look(self, now: float) -> None:
+        watched = self._watched
+        if not watched.alive:
+            self.due = None
+            return
+        began = time.monotonic()
+        self._look(now)
+        cost = time.monotonic() - began
+        self.due = max(now + max(self._step, cost * _SHARE), self._cooled)
+        self._step = min(self._step * 1.5, _SLOWEST_LOOK)
+        if self._step == _SLOWEST_LOOK:
+            self.due = math.ceil(self.due * 4) / 4  # with others, to wake up less often
+
+    def _look(self, now: float) -> None:
+        listener, ours = self._listener(now)
+        if listener is None:
+            self._stranger = 0
+        elif ours:
+            self._see(now, OPEN, f"{self._port}, pid {listener.pid}", over=True)
+        elif self._place < TAKEN:
+            # Seen twice: a server that is just being forked looks like a stranger for a moment.
+            if self._stranger == listener.inode:
+                line = f"{self._port}, taken by {listener}"
+                self._see(now, TAKEN, line, reason="taken")
+            self._stranger = listener.inode
+
+    def _listener(self, now: float) -> tuple[Listener | None, bool]:
+        """Who would answer there, and whether it is ours."""
+        from .._ports import Look, addresses
+
+        at, look = PortEye._last
+        if look is None or now - at > _SAME_LOOK:
+            look = Look()
+            PortEye._last = now, look
+        where = addresses("localhost")
+        if not look.serving(self._port, where):
+            return None, False
+        watched = self._watched
+        ours = look.family(watched.pid, watched.handle, watched.started)
+        listener = look.owner(self._port, where, ours)
+        return listener, listener is not None and listener.pid in ours
+
+    def _see(self, now: float, place: int, line: str, **more: Any) -> None:
+        self._tell(now, place, line, self._tail(self._watched.end), **more)
