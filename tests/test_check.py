@@ -28,3 +28,20 @@ def test_without_a_window_it_returns_at_once(hf: SyncClient) -> None:
     with pytest.raises(BadRequest, match="check"):
         hf.spawn("true", check="soon")
     assert len(hf.list()) == 1
+
+
+def test_watches_are_asked_for_in_plain_words(hf: SyncClient) -> None:
+    """At the start or later, as a text or a table; they are in the record, and can be stopped."""
+    process = hf.spawn("echo an ERROR; exec sleep 1000", watch=["output=ERROR (.*)?|ERROR"])
+    (event,) = wait_until(lambda: [e for e in hf.events() if e.type == "watch"])
+    assert (event.handle, event.condition) == (process.handle, "output=ERROR (.*)?|ERROR")
+    assert event.line == "an ERROR"
+    name = process.watch({"quiet": "10m", "most": 3})
+    shown = process.refresh().public()["watches"]
+    assert [watch["id"] for watch in shown] == ["w1", name]
+    assert shown[1]["quiet"] == 600.0
+    process.unwatch(name)
+    assert [watch["id"] for watch in process.refresh().public()["watches"]] == ["w1"]
+    for bad in ("nonsense", "output=(", "port=x", {"quiet": "soon"}, {"output": "x", "every": 1}):
+        with pytest.raises(BadRequest):
+            process.watch(bad)

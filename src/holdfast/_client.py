@@ -91,6 +91,7 @@ class Client:
         log_cap: Any = UNSET,
         log_limit: Any = UNSET,
         check: Any = None,
+        watch: Sequence[Any] = (),
         handle: str | None = None,
     ) -> Process:
         """Start a command in the background and return at once.
@@ -111,6 +112,8 @@ class Client:
         With `check` it stays that long (like ``"1.5s"``) to see how it goes: `process.early` is
         what was written meanwhile, and a process that ended has its end in the record.
 
+        `watch` has what the session is to be told of while it runs; see `Process.watch`.
+
         Raises NotExecutable, BadDirectory, LimitReached; nothing is left behind then.
         """
         if stderr not in ("merged", "separate"):
@@ -120,6 +123,7 @@ class Client:
                 raise BadRequest(f"a {name} is text of at most 1000 characters")
         if handle is not None and not is_handle(handle):
             raise BadRequest("a handle is proc- and 16 to 64 small letters or digits")
+        watches = [_parse_watch(each, 0) for each in watch]
         window = None if check is None else parse_patience(check, "check")
         argv = _environment.arguments(command, self.config["shell"])
         choose = self.config.choose
@@ -142,6 +146,7 @@ class Client:
                 "size": choose("size", size),
                 "tmux": tmux_program,
                 "attach": attach,
+                "watches": watches,
                 "notes": [_NO_TMUX] if tmux and tmux_program is None else [],
                 "command": command if isinstance(command, str) else list(command),
                 "argv": argv,
@@ -406,6 +411,12 @@ class Client:
             return []  # nobody keeps anything of it: no reason to start a keeper
         answer = await self._link.call("close", {})
         return [Receipt.of(receipt) for receipt in answer["receipts"]]
+
+
+def _parse_watch(given: object, since: int) -> dict[str, Any]:
+    from ._watches import parse
+
+    return parse(given, since)
 
 
 def _pss(pid: int) -> int:

@@ -92,6 +92,11 @@ def _is_size(entry: object) -> bool:
     )
 
 
+def _public_watch(watch: dict[str, Any]) -> dict[str, Any]:
+    shown = ("id", "output", "quiet", "port", "every", "cooldown", "most", "told", "over")
+    return {name: watch[name] for name in shown if name in watch}
+
+
 def rfc3339(seconds: float) -> str:
     whole = int(seconds)
     micro = int((seconds - whole) * 1_000_000)
@@ -317,6 +322,7 @@ class Record:
         data = {name: getattr(self, name) for name in _PUBLIC_FIELDS}
         elapsed = self.elapsed()
         data["duration_seconds"] = None if elapsed is None else round(elapsed, 3)
+        data["watches"] = [_public_watch(watch) for watch in self.watches]
         data["attach"] = self.attach if self.running else None
         data["size"] = None if self.size is None else size_text(self.size)
         return data
@@ -396,6 +402,7 @@ _PUBLIC_FIELDS = (
     "tmux_session",
     "attach",
     "size",
+    "watches",
     "keep",
     "timeout",
     "grace",

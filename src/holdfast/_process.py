@@ -378,6 +378,30 @@ class Process:
                 break
         return total
 
+    # -- watches -------------------------------------------------------------------------------
+
+    async def watch(self, condition: Any) -> str:
+        """Have the session told, by an event, when something happens; returns the watch's name.
+
+            await server.watch("output=ERROR|panic")
+            await build.watch({"quiet": "2m", "cooldown": "10m", "most": 5})
+
+        Conditions are ``output=PATTERN`` (each matching line), ``quiet=30s``, ``port=3000`` and
+        ``every=60s`` (with what is new). Between two events there are `cooldown` seconds (10), and
+        there are at most `most` of them (20). It holds with no client connected.
+        """
+        from ._watches import parse
+
+        self._client._load(self.handle)
+        spec = parse(condition, self._log("stdout").size())
+        answer = await self._client._link.call("watch", {"handle": self.handle, "watch": spec})
+        return str(answer["watch"]["id"])
+
+    async def unwatch(self, name: str) -> None:
+        """Stop a watch, by the name that `watch` returned."""
+        self._client._load(self.handle)
+        await self._client._link.call("unwatch", {"handle": self.handle, "watch": name})
+
     # -- the terminal --------------------------------------------------------------------------
 
     async def screen(self, *, colours: bool = False) -> Screen:

@@ -96,6 +96,7 @@ class SyncClient:
         log_cap: Any = UNSET,
         log_limit: Any = UNSET,
         check: Any = None,
+        watch: Sequence[Any] = (),
         handle: str | None = None,
     ) -> SyncProcess:
         return SyncProcess(
@@ -117,6 +118,7 @@ class SyncClient:
                     log_cap=log_cap,
                     log_limit=log_limit,
                     check=check,
+                    watch=watch,
                     handle=handle,
                 )
             )
@@ -266,6 +268,12 @@ class SyncProcess:
         timeout: float = 5.0,
     ) -> int:
         return run(self._process.send(data, enter=enter, paste=paste, eof=eof, timeout=timeout))
+
+    def watch(self, condition: Any) -> str:
+        return run(self._process.watch(condition))
+
+    def unwatch(self, name: str) -> None:
+        run(self._process.unwatch(name))
 
     def keys(self, *names: str) -> None:
         run(self._process.keys(*names))

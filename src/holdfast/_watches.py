@@ -179,3 +179,33 @@ def _is_time(value: object) -> bool:
 def _shown(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def parse(given: object, since: int) -> Watch:
+    """A watch as callers write it, a text like ``output=ERROR`` or a table; its pattern is tried."""
+    from ._config import parse_duration
+    from ._match import Pattern
+
+    spec = dict(given) if isinstance(given, dict) else _spec(given)
+    try:
+        for name in ("quiet", "every", "cooldown"):
+            if name in spec:
+                spec[name] = parse_duration(spec[name])
+    except ValueError as error:
+        raise BadRequest(f"{name} {error}, not {_shown(spec[name])}") from None
+    if isinstance(spec.get("port"), str) and spec["port"].isdigit():
+        spec["port"] = int(spec["port"])
+    if "output" in spec:
+        Pattern(spec["output"])
+        spec["since"] = {"start": 0, "now": since}.get(spec.get("since", "now"), spec.get("since"))
+    return checked(spec)
+
+
+def _spec(given: object) -> Watch:
+    if isinstance(given, str):
+        kind, equals, value = given.partition("=")
+        if equals and kind in KINDS:
+            return {kind: value}
+    raise BadRequest(
+        f"a watch is like output=PATTERN, quiet=30s, port=3000 or every=60s; not {_shown(given)}"
+    )

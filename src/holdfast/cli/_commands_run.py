@@ -71,6 +71,13 @@ def options_run(parser: Parser) -> None:
         help="into the same log as stdout, or its own",
     )
     parser.option("--group", metavar="G", default="", help="a word shared by what belongs together")
+    parser.option(
+        "--watch",
+        metavar="CONDITION",
+        action="append",
+        default=[],
+        help="tell its session of output=PATTERN, quiet=30s, port=3000, every=60s; may be repeated",
+    )
     parser.option("--log-cap", metavar="SIZE", help="keep this much of the end of its log (256MiB)")
     parser.option("--log-limit", metavar="SIZE", help="stop it when it wrote more than this")
     parser.json("print the record as JSON (in the foreground: at the end, instead of the output)")
@@ -146,6 +153,7 @@ def _spawn(client: SyncClient, args: Namespace) -> SyncProcess:
         stderr=args.stderr,
         keep=args.keep,
         group=args.group,
+        watch=args.watch,
         log_cap=chosen(args.log_cap),
         log_limit=chosen(args.log_limit),
     )
