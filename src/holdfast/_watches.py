@@ -182,7 +182,7 @@ def _shown(value: object) -> str:
 
 
 def parse(given: object, since: int) -> Watch:
-    """A watch as callers write it, a text like ``output=ERROR`` or a table; its pattern is tried."""
+    """As callers write it: a text like ``output=ERROR``, or a table; its pattern is tried."""
     from ._config import parse_duration
     from ._match import Pattern
 
