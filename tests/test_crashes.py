@@ -302,7 +302,7 @@ def killed_at(pid: int, step: int, work: Callable[[], Any]) -> tuple[Any, bool]:
     try:
         stepper = Stepper(pid)
         begin.set()
-        while not reached and stepper.step(0.1 if thread.is_alive() else 0.005):
+        while not reached and stepper.step(1.0 if thread.is_alive() else 0.05):
             reached = stepper.steps > step
             if not reached:
                 stepper.go_on()

@@ -384,7 +384,7 @@ def test_every_byte_a_program_writes_is_in_the_log(start: Start, tmp_path: Path)
     file = tmp_path / "bytes"
     file.write_bytes(data)
     process = start(f"stty raw -echo; cat {file}; head -c 1")
-    wait_until(lambda: os.path.getsize(process.record.log) >= len(data), timeout=60)
+    wait_until(lambda: process.tail_bytes(0).end >= len(data), timeout=60)
     process.send("", enter=True)
     assert process.wait(60).ok
     logged = Path(process.record.log).read_bytes()[: len(data)]

@@ -544,7 +544,7 @@ def test_there_is_a_watcher_while_something_is_watched(hf: SyncClient, feed: Fee
     feed.write("ERROR\n")
     wait_for_lines(hf, "ERROR")
     wait_until(lambda: watcher_pids(hf) == [])
-    assert not os.path.exists(f"/proc/{pid}")
+    wait_until(lambda: not os.path.exists(f"/proc/{pid}"))
     os.kill(hf.keeper_status()["worker"], signal.SIGKILL)
     wait_until(lambda: hf.keeper_status()["worker"])
     time.sleep(0.5)
