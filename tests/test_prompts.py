@@ -99,8 +99,8 @@ def test_the_record_says_what_it_waits_for(hf: SyncClient, options: dict[str, An
     prompt = "" if "stdin" in options else "name?"  # bash does not prompt for what is no terminal
     expected = {"prompt": prompt, "kind": "line"}
     wait_until(lambda: process.refresh().waiting_for_input == expected)
-    assert [found.record.waiting_for_input for found in hf.list()] == [expected]
-    assert hf.get(process.handle).record.public()["waiting_for_input"] == expected
+    wait_until(lambda: [found.record.waiting_for_input for found in hf.list()] == [expected])
+    wait_until(lambda: hf.get(process.handle).record.public()["waiting_for_input"] == expected)
     process.send("x", enter=True)
     process.wait(30)
     assert process.refresh().public()["waiting_for_input"] is False
