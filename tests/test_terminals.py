@@ -30,6 +30,7 @@ Start = Callable[..., SyncProcess]
 Child = Callable[..., list[str]]
 Ready = Callable[[SyncProcess], SyncProcess]
 
+NO_ECHO = ["bash", "-c", 'stty -echo; exec "$@"', "bash"]  # before a command
 PLAIN_BASH = ["bash", "--norc", "--noprofile", "-i"]
 
 
@@ -336,7 +337,7 @@ def test_a_paste_is_plain_where_nobody_asked(start: Start, child: Child, ready: 
 @pytest.mark.parametrize("length", [4094, 4095, 4096, 10_000, 70_000])
 def test_a_long_line_arrives_whole(start: Start, child: Child, ready: Ready, length: int) -> None:
     """A terminal in canonical mode drops what exceeds its buffer; what we type is not dropped."""
-    process = ready(start([*child("reads_a_line")]))
+    process = ready(start([*NO_ECHO, *child("reads_a_line")]))
     line = b"x" * (length - 1) + b"y"
     assert process.send(line.decode(), enter=True, timeout=30) == length + 1
     assert process.wait(30).ok
@@ -348,7 +349,7 @@ def test_a_long_line_in_several_sends_arrives_whole(
     start: Start, child: Child, ready: Ready
 ) -> None:
     """How much of a line was typed before counts too."""
-    process = ready(start([*child("reads_a_line")]))
+    process = ready(start([*NO_ECHO, *child("reads_a_line")]))
     pieces = [b"a" * 3000, b"b" * 3000, b"c" * 3000, b"\n"]
     assert [process.send(piece) for piece in pieces] == [3000, 3000, 3000, 1]
     assert process.wait(30).ok
