@@ -379,6 +379,7 @@ def test_a_process_that_never_reads_takes_what_fits(hf: SyncClient, child: Child
 # -- bytes -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("terminal", ["tty"], indirect=True)  # tmux may not live through all of it
 def test_every_byte_a_program_writes_is_in_the_log(start: Start, tmp_path: Path) -> None:
     """Raw output is logged as it is: all byte values, invalid text, escapes, a very long line."""
     data = bytes(range(256)) * 64 + b"\xc3\x28\xff" + b"\x1b]0;t\x07" + b"L" * 3_000_000 + b"\x1b["
