@@ -52,6 +52,7 @@ $(STAMP): pyproject.toml src/holdfast/_version.py
 	@.ci/setup environment
 
 # What the tests use besides Python: faketime moves their clock, bash is what commands run in,
-# completion is tried in all three shells; tmux holds terminals, and vim and less are driven in them.
+# completion is tried in all three shells; tmux holds terminals, and vim, less and
+# node are driven in them.
 tools:
 	@.ci/setup tools

@@ -69,6 +69,11 @@ def test_wait_for_says_what_came_to_hold(hf: SyncClient) -> None:
     found = holdfast("wait", process.handle, "--for", r"output=Ready on (\d+)", "--from-start")
     assert found.returncode == 0
     assert "Ready on 99" in found.stdout
+    both = ("--for", "output=never", "--for", "quiet=10ms", "--timeout", "300ms")
+    assert holdfast("wait", process.handle, *both).returncode == 0
+    assert holdfast("wait", process.handle, *both, "--any").returncode == 0
+    assert holdfast("wait", process.handle, *both, "--all").returncode == 124
+    assert holdfast("wait", process.handle, *both, "--any", "--all").returncode == 125
     late = holdfast("wait", process.handle, "--for", "output=never", "--timeout", "50ms")
     assert late.returncode == 124
     assert "output=never" in late.stderr

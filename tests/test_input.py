@@ -38,6 +38,8 @@ def start(no_leaks: None, tmp_path: Path) -> Iterator[Start]:
 
     def begin(command: list[str], *, pipe: bool = False) -> Program:
         if not shutil.which(command[0]):
+            if os.environ.get("CI"):
+                pytest.fail(f"CI must have {command[0]}")
             pytest.skip(f"{command[0]} is not installed")
         program = Program(command, tmp_path / f"{len(started)}.log", pipe=pipe)
         started.append(program)

@@ -112,7 +112,7 @@ def options_wait(parser: Parser) -> None:
         default=[],
         help="wait until this holds, not for the end; may be repeated",
     )
-    parser.option("--any", dest="every", action="store_false", help="one is enough (the default)")
+    parser.option("--any", action="store_true", help="one is enough (the default)")
     parser.option("--all", dest="every", action="store_true", help="every condition, for each")
     parser.option(
         "--from-start", action="store_true", help="look for output=PATTERN in all of the output"
@@ -146,6 +146,10 @@ def do_wait(args: Namespace) -> int:
 
 
 def _wait_for(args: Namespace, client: SyncClient, processes: list[SyncProcess]) -> int:
+    if args.any and args.every:
+        from ._parser import Usage
+
+        raise Usage("give --any or --all, not both")
     conditions = [_from_start(text) if args.from_start else text for text in args.conditions]
     waited = client.wait_for(processes, *conditions, all=args.every, timeout=args.timeout)
     client.close()

@@ -111,7 +111,7 @@ class Delivery:
                     "status": record.status,
                     "prompt": str(said["prompt"]),
                     "kind": str(said["kind"]),
-                    "duration_seconds": record.elapsed(),
+                    "duration_seconds": round(record.elapsed() or 0.0, 6),
                     "tail": binascii.b2a_base64(tail[-TAIL_BYTES:], newline=False).decode(),
                 }
             )
@@ -146,7 +146,7 @@ class Delivery:
                     "most": watch["most"],
                     "missed": int(seen.get("missed", 0)),
                     "last": over or nth >= watch["most"],
-                    "duration_seconds": record.elapsed(),
+                    "duration_seconds": round(record.elapsed() or 0.0, 6),
                     "tail": str(seen["tail"]),
                 }
             )
