@@ -36,7 +36,11 @@ def test_everything_public_says_what_it_is(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("asynchronous", "plain"),
-    [(holdfast.Client, holdfast.SyncClient), (holdfast.Process, holdfast.SyncProcess)],
+    [
+        (holdfast.Client, holdfast.SyncClient),
+        (holdfast.Process, holdfast.SyncProcess),
+        (holdfast.Group, holdfast.SyncGroup),
+    ],
 )
 def test_the_two_clients_offer_the_same(asynchronous: type, plain: type) -> None:
     """Without await, the same methods with the same arguments."""

@@ -19,10 +19,11 @@ from ._errors import (
     Unsupported,
     WaitTimeout,
 )
-from ._model import Event, Exit, Record, Screen
+from ._group import Group
+from ._model import Event, Exit, Member, Record, Screen
 from ._output import Output
 from ._process import Process, Receipt
-from ._sync import SyncClient, SyncProcess
+from ._sync import SyncClient, SyncGroup, SyncProcess
 from ._version import __version__
 
 __all__ = [
@@ -34,9 +35,11 @@ __all__ = [
     "Event",
     "Exit",
     "ExitError",
+    "Group",
     "HoldfastError",
     "KeeperError",
     "LimitReached",
+    "Member",
     "NotExecutable",
     "NotFound",
     "NotRunning",
@@ -48,6 +51,7 @@ __all__ = [
     "SpawnError",
     "StoreError",
     "SyncClient",
+    "SyncGroup",
     "SyncProcess",
     "Unavailable",
     "Unsupported",

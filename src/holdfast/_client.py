@@ -26,7 +26,7 @@ from ._home import Home, check_session, is_handle, new_handle
 from ._model import DEFAULT_SESSION, Event, Record
 from ._outbox import end_event_id, read_events
 from ._output import Log
-from ._process import Process, Receipt
+from ._process import EARLY, YIELDED, Process, Receipt
 from ._store import Store
 from ._terminal import Renderings, live_size
 from ._watch import Watch
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
     from typing import Any, Literal
 
+    from ._group import Group
     from ._link import Link
     from ._wait_for import Waited
 
@@ -91,6 +92,7 @@ class Client:
         log_cap: Any = UNSET,
         log_limit: Any = UNSET,
         check: Any = None,
+        yield_ms: int | None = None,
         watch: Sequence[Any] = (),
         handle: str | None = None,
     ) -> Process:
@@ -110,7 +112,9 @@ class Client:
         which a person can join with plain tmux. Where tmux is missing, `tmux` means `tty`.
 
         With `check` it stays that long (like ``"1.5s"``) to see how it goes: `process.early` is
-        what was written meanwhile, and a process that ended has its end in the record.
+        what was written meanwhile, and a process that ended has its end in the record. `yield_ms`
+        is for what may be quick: it waits up to so many milliseconds for the end, and
+        `process.backgrounded` says whether it was left to run on in the background.
 
         `watch` has what the session is to be told of while it runs; see `Process.watch`.
 
@@ -123,8 +127,14 @@ class Client:
                 raise BadRequest(f"a {name} is text of at most 1000 characters")
         if handle is not None and not is_handle(handle):
             raise BadRequest("a handle is proc- and 16 to 64 small letters or digits")
-        watches = [_parse_watch(each, 0) for each in watch]
-        window = None if check is None else parse_patience(check, "check")
+        watches = [_parse_watch(each, [0] if stderr == "merged" else [0, 0]) for each in watch]
+        window, early = None if check is None else parse_patience(check, "check"), EARLY
+        if yield_ms is not None:
+            if check is not None:
+                raise BadRequest("give check or yield_ms, not both")
+            if type(yield_ms) not in (int, float):
+                raise BadRequest(f"yield_ms is a number of milliseconds, not {yield_ms!r}")
+            window, early = parse_patience(yield_ms / 1000, "yield_ms"), YIELDED
         argv = _environment.arguments(command, self.config["shell"])
         choose = self.config.choose
         handle = handle or new_handle()
@@ -169,7 +179,7 @@ class Client:
         )
         process = Process(self, Record.from_json(answer["record"]))
         if window is not None:
-            await process._stay(window)
+            await process._stay(window, early)
         return process
 
     def _attach_command(self, handle: str) -> str:
@@ -208,8 +218,8 @@ class Client:
             record.resized(record.sizes[-1][0], *size)
         return record
 
-    async def list(self) -> _List[Process]:
-        """Every process of this session, running or finished, oldest first."""
+    async def list(self, *, group: str | None = None) -> _List[Process]:
+        """Every process of this session, or one group of it, oldest first; finished ones too."""
         records, self._problems = self.store.scan()
         for record in records:
             if record.running and await self._kept(record) is not record:
@@ -218,8 +228,14 @@ class Client:
         return [
             Process(self, self._see(record, drawn=False))
             for record in records
-            if self._sees(record)
+            if self._sees(record) and group in (None, record.group)
         ]
+
+    def group(self, name: str) -> Group:
+        """Those that were started with this `group`: wait for, stop or be told of them as one."""
+        from ._group import Group
+
+        return Group(self, name)
 
     def problems(self) -> _List[StoreError]:
         """A word about each record the last `list` could not read."""
@@ -246,7 +262,10 @@ class Client:
         """Stop every running process of this session, with everything they started."""
         if not self._anything_running():
             return []
-        answer = await self._link.call("stop_all", {"signal": signal, "grace": self._grace(grace)})
+        return await self._stop("stop_all", {"signal": signal, "grace": self._grace(grace)})
+
+    async def _stop(self, verb: str, which: dict[str, Any]) -> _List[Receipt]:
+        answer = await self._link.call(verb, which)
         receipts = [Receipt.of(receipt) for receipt in answer["receipts"]]
         for receipt in receipts:
             await self._acknowledge_end(receipt.record)
@@ -413,10 +432,10 @@ class Client:
         return [Receipt.of(receipt) for receipt in answer["receipts"]]
 
 
-def _parse_watch(given: object, since: int) -> dict[str, Any]:
+def _parse_watch(given: object, ends: _List[int]) -> dict[str, Any]:
     from ._watches import parse
 
-    return parse(given, since)
+    return parse(given, ends)
 
 
 def _pss(pid: int) -> int:

@@ -8,7 +8,7 @@ from ._model import duration_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ._model import Event
+    from ._model import Event, Member
 
 TAIL_CHARACTERS = 2000
 # Bytes of log kept in the outbox for the tail: 2000 characters of up to four bytes each.
@@ -52,7 +52,15 @@ def clean_tail(data: bytes, characters: int = TAIL_CHARACTERS) -> str:
     return text[-characters:]
 
 
-def exit_code_text(event: Event) -> str:
+def joined_tail(out: bytes, err: bytes) -> bytes:
+    """The last of stdout, and after it of stderr; what room one leaves is the other's."""
+    room = max(TAIL_BYTES // 2, TAIL_BYTES - len(out))
+    if len(err) > room:
+        err = err[-room:].lstrip(_CONTINUATION)  # begin with a whole character
+    return out[len(err) - TAIL_BYTES :] + err
+
+
+def exit_code_text(event: Event | Member) -> str:
     if event.status == "lost":
         return "unknown (lost)"
     if event.signal is not None:
@@ -66,6 +74,8 @@ _SEEN = {"output": "Match", "quiet": "Quiet for", "port": "Port", "every": "New 
 def _watch_facts(event: Event) -> str:
     kind = event.condition.partition("=")[0]
     label = "Given up" if event.reason == "given_up" else _SEEN.get(kind, "Seen")
+    if event.stream and kind in ("output", "every"):
+        label += f" in {event.stream}"
     facts = f"Watch: {event.condition} ({event.nth} of {event.most})\n{label}: {event.line}\n"
     if event.missed:
         facts += f"Held back: {event.missed} before it, by the cooldown\n"
@@ -74,12 +84,38 @@ def _watch_facts(event: Event) -> str:
     return facts
 
 
+def _group_text(event: Event) -> str:
+    """A line for each, then the output of those that did not complete: that is what is needed."""
+    failed = [member for member in event.members if member.status != "completed"]
+    facts = "".join(
+        f"{member.handle} {member.label or '-'}: {member.status}, "
+        f"exit code {exit_code_text(member)}, {duration_text(member.duration_seconds)}\n"
+        for member in event.members
+    )
+    text = (
+        "[Background Group Completed]\n"
+        "\n"
+        f"Group: {event.group}\n"
+        f"Processes: {len(event.members)}, of which {len(failed)} did not complete\n"
+        f"Duration: {duration_text(event.duration_seconds)}\n"
+        "\n"
+        f"{facts}"
+    )
+    room = TAIL_CHARACTERS // max(1, len(failed))
+    for member in failed:
+        if tail := clean_tail(member.tail, room):
+            text += f"\nOutput of {member.handle} (last {room} chars):\n{tail.rstrip()}\n"
+    return text.rstrip("\n")
+
+
 def completion_text(event: Event) -> str:
     if event.type == "gap":
         return (
             f"[Background Events Dropped]\n\n{event.dropped} older events of this session were "
             "dropped because nobody read them; list the processes to see where they stand."
         )
+    if event.type == "group":
+        return _group_text(event)
     import shlex
 
     command = event.command if isinstance(event.command, str) else shlex.join(event.command)

@@ -11,6 +11,9 @@
 A condition is given as such a text, or as a table with the same words and more of them:
 ``{"http": URL, "status": 404, "body": PATTERN}``, ``{"output": PATTERN, "since": "start"}``.
 
+Where stderr has a log of its own, output is what is in either, unless a table says ``"stream"``. An
+offset to begin at is a place in one log, stdout's if no stream is named.
+
 DESIGN. Conditions are looked at when something happened to the files they name (`paths`), and when
 they are `due`. Only ports, URLs and waiting for input have to be asked for again and again, because
 the kernel tells nobody; they are asked less and less often, and one look at the kernel's tables
@@ -27,6 +30,7 @@ from ._config import parse_duration
 from ._errors import BadRequest, StoreError
 from ._match import Pattern
 from ._output import Log
+from ._watches import STREAMS, merged
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,13 +72,18 @@ class Met:
 
 
 class Scene:
-    """What conditions look at: one process, and what is known of it at this moment."""
+    """What conditions look at: one process, and what is known of it at this moment.
 
-    __slots__ = ("_look", "cwd", "draw", "log", "now", "record")
+    `logs` has one for stdout, and one for stderr where that is separate.
+    """
 
-    def __init__(self, record: Record, log: Log, draw: Callable[[], Any] | None) -> None:
+    __slots__ = ("_look", "draw", "logs", "now", "record")
+
+    def __init__(
+        self, record: Record, logs: dict[str, Log], draw: Callable[[], Any] | None
+    ) -> None:
         self.record = record
-        self.log = log
+        self.logs = logs
         self.draw = draw
         self.now = time.monotonic()
         self._look: Look | None = None
@@ -84,6 +93,10 @@ class Scene:
         self.record = record
         self.now = time.monotonic()
         self._look = look
+
+    @property
+    def log(self) -> Log:
+        return self.logs["stdout"]
 
     @property
     def look(self) -> Look:
@@ -117,9 +130,9 @@ class Condition:
         self.due = scene.now + self._step if self.asks else None
         self._step = min(self._step * 1.5, _SLOWEST_LOOK)
 
-    def place(self) -> int | None:
-        """How far it has come in the log, to go on from there another time."""
-        return None
+    def places(self) -> dict[str, int]:
+        """How far it has come in each stream, to go on from there another time."""
+        return {}
 
 
 class Exited(Condition):
@@ -129,33 +142,49 @@ class Exited(Condition):
         return None if scene.record.running else {}
 
 
-class OutputMatches(Condition):
-    """From an offset on; what came before is not looked at."""
+class _OfOutput(Condition):
+    """On one stream, if it was named, or on all there are."""
 
-    def __init__(self, pattern: str, since: int) -> None:
+    def __init__(self, text: str, streams: list[str], named: bool) -> None:
         super().__init__()
-        self.text = f"output={pattern}"
-        self._pattern = Pattern(pattern)
-        self._offset = since
+        self.text = f"{text} stream={streams[0]}" if named else text
+        self._streams = streams
 
     def paths(self, scene: Scene) -> list[str]:
-        return [scene.log.path]
+        return [scene.logs[stream].path for stream in self._streams]
 
-    def place(self) -> int | None:
-        return self._offset
+
+class OutputMatches(_OfOutput):
+    """From an offset in each stream on; what came before is not looked at."""
+
+    def __init__(self, pattern: str, since: dict[str, int], named: bool = False) -> None:
+        super().__init__(f"output={pattern}", list(since), named)
+        self._pattern = Pattern(pattern)
+        self._offsets = dict(since)
+
+    def places(self) -> dict[str, int]:
+        return self._offsets
 
     def look(self, scene: Scene) -> dict[str, Any] | None:
+        for stream in self._streams:
+            found = self._search(scene.logs[stream], stream)
+            if found is not None:
+                return found if len(scene.logs) == 1 else {**found, "stream": stream}
+        return None
+
+    def _search(self, log: Log, stream: str) -> dict[str, Any] | None:
         """In whole lines, and in the last one though it is not finished, as a prompt is not."""
         while True:
-            output = scene.log.read(self._offset, _CHUNK)
+            output = log.read(self._offsets[stream], _CHUNK)
             data, start = output.data, output.start
             found = self._pattern.search(data) if data else None
             if found is not None:
                 at = start + _line_start(data, found.first_line)
-                self._offset = start + _line_start(data, found.last_line + 1)
+                self._offsets[stream] = start + _line_start(data, found.last_line + 1)
                 return {**found.public(), "offset": at}
             whole = data.rfind(b"\n") + 1
-            self._offset = start + (whole if whole else max(0, len(data) - _LONGEST_LINE))
+            looked_at = whole if whole else max(0, len(data) - _LONGEST_LINE)
+            self._offsets[stream] = start + looked_at
             if not output.more or not data:
                 return None
 
@@ -331,23 +360,20 @@ class FileExists(Condition):
         return {"path": path} if os.path.exists(path) else None
 
 
-class OutputQuiet(Condition):
-    def __init__(self, seconds: float) -> None:
-        super().__init__()
+class OutputQuiet(_OfOutput):
+    def __init__(self, seconds: float, streams: list[str], named: bool = False) -> None:
+        super().__init__(f"quiet={seconds:g}s", streams, named)
         self._seconds = seconds
-        self.text = f"quiet={seconds:g}s"
-        self._size = -1
+        self._sizes: list[int] = []
         self._since = 0.0
 
-    def paths(self, scene: Scene) -> list[str]:
-        return [scene.log.path]
-
     def look(self, scene: Scene) -> dict[str, Any] | None:
-        size = scene.log.size()
-        if size != self._size:
-            first = self._size < 0
-            self._size = size
-            self._since = _last_output(scene) if first else scene.now
+        logs = [scene.logs[stream] for stream in self._streams]
+        sizes = [log.size() for log in logs]
+        if sizes != self._sizes:
+            first = not self._sizes
+            self._sizes = sizes
+            self._since = max(_last_output(scene, log) for log in logs) if first else scene.now
         quiet = scene.now - self._since
         return {"quiet_seconds": round(quiet, 3)} if quiet >= self._seconds else None
 
@@ -355,11 +381,11 @@ class OutputQuiet(Condition):
         self.due = self._since + self._seconds
 
 
-def _last_output(scene: Scene) -> float:
-    """When it last wrote something, or began; by the monotonic clock."""
+def _last_output(scene: Scene, log: Log) -> float:
+    """When it last wrote something there, or began; by the monotonic clock."""
     began = scene.record.started_clock
     try:
-        ago = time.time() - os.stat(scene.log.path).st_mtime
+        ago = time.time() - os.stat(log.path).st_mtime
     except OSError:
         return began
     return max(began, scene.now - max(0.0, ago))
@@ -393,8 +419,8 @@ class WaitsForInput(Condition):
 WORDS = ("exit", "output", "port", "http", "file", "quiet", "input")
 
 
-def parse(given: object, now_offset: int) -> Condition:
-    """The condition that a text or a table describes; `now_offset` is where its log ends now."""
+def parse(given: object, ends: dict[str, int]) -> Condition:
+    """The condition that a text or a table describes; `ends` is where each log ends now."""
     table = _table(given)
     kinds = [word for word in WORDS if word in table]
     if len(kinds) != 1:
@@ -402,7 +428,7 @@ def parse(given: object, now_offset: int) -> Condition:
     kind = kinds[0]
     value = table.pop(kind)
     try:
-        condition = _make(kind, value, table, now_offset)
+        condition = _make(kind, value, table, ends)
     except ValueError as error:
         if isinstance(error, BadRequest):
             raise
@@ -428,7 +454,7 @@ def _table(given: object) -> dict[str, Any]:
     return {kind: value}
 
 
-def _make(kind: str, value: Any, more: dict[str, Any], now_offset: int) -> Condition:
+def _make(kind: str, value: Any, more: dict[str, Any], ends: dict[str, int]) -> Condition:
     if kind in ("exit", "input"):
         if value is not True:
             raise ValueError("takes no value (true in a table)")
@@ -437,8 +463,12 @@ def _make(kind: str, value: Any, more: dict[str, Any], now_offset: int) -> Condi
         since = more.pop("since", "now")
         if since not in ("now", "start") and type(since) is not int:
             raise ValueError("can be searched since 'now', 'start' or a byte offset")
-        places = {"now": now_offset, "start": 0}
-        return OutputMatches(str(value), since if type(since) is int else places[since])
+        streams, named = _streams(more, ends)
+        if type(since) is int:
+            places = {streams[0]: since}
+        else:
+            places = {stream: ends[stream] if since == "now" else 0 for stream in streams}
+        return OutputMatches(str(value), places, named)
     if kind == "port":
         from ._ports import is_local
 
@@ -455,7 +485,19 @@ def _make(kind: str, value: Any, more: dict[str, Any], now_offset: int) -> Condi
         return HttpAnswers(url, status, body)
     if kind == "file":
         return FileExists(os.fspath(value))
-    return OutputQuiet(parse_duration(value))
+    return OutputQuiet(parse_duration(value), *_streams(more, ends))
+
+
+def _streams(more: dict[str, Any], ends: dict[str, int]) -> tuple[list[str], bool]:
+    """The streams to look at, and whether one was named."""
+    if "stream" not in more:
+        return list(ends), False
+    stream = more.pop("stream")
+    if stream not in STREAMS:
+        raise ValueError("can be looked at in the stream 'stdout' or 'stderr'")
+    if stream not in ends:
+        raise merged()
+    return [stream], True
 
 
 def _port(value: Any, host: str) -> tuple[int, str]:

@@ -41,20 +41,36 @@ _OURS = frozenset(
 
 
 def new_handle() -> str:
-    return "proc-" + "".join(_ALPHABET[byte & 31] for byte in os.urandom(16))
+    return "proc-" + _random()
 
 
 def new_session() -> str:
-    return "session-" + "".join(_ALPHABET[byte & 31] for byte in os.urandom(16))
+    return "session-" + _random()
+
+
+def new_gathering() -> str:
+    return "gather-" + _random()
+
+
+def _random() -> str:
+    return "".join(_ALPHABET[byte & 31] for byte in os.urandom(16))
 
 
 def is_handle(handle: object) -> bool:
     """True for what could be a handle; nothing else ever becomes part of a path."""
+    return _is_name(handle, "proc-")
+
+
+def is_gathering(name: object) -> bool:
+    return _is_name(name, "gather-")
+
+
+def _is_name(name: object, kind: str) -> bool:
     return (
-        isinstance(handle, str)
-        and 21 <= len(handle) <= 69
-        and handle.startswith("proc-")
-        and _HANDLE_CHARACTERS.issuperset(handle[5:])
+        isinstance(name, str)
+        and 16 <= len(name) - len(kind) <= 64
+        and name.startswith(kind)
+        and _HANDLE_CHARACTERS.issuperset(name[len(kind) :])
     )
 
 
@@ -180,6 +196,10 @@ class Home:
 
     def outbox(self, session: str) -> str:
         return self.session(session) + "/outbox.jsonl"
+
+    def gathered(self, session: str) -> str:
+        """Where groups are kept that are told of as one."""
+        return self.session(session) + "/gathered"
 
     def session_names(self) -> list[str]:
         try:

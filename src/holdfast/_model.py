@@ -93,7 +93,7 @@ def _is_size(entry: object) -> bool:
 
 
 def _public_watch(watch: dict[str, Any]) -> dict[str, Any]:
-    shown = ("id", "output", "quiet", "port", "every", "cooldown", "most", "told", "over")
+    shown = ("id", "output", "quiet", "port", "every", "stream", "cooldown", "most", "told", "over")
     return {name: watch[name] for name in shown if name in watch}
 
 
@@ -470,18 +470,42 @@ class Exit:
 
 
 @dataclass(slots=True)
+class Member:
+    """How one process of a group ended, in the event of the group."""
+
+    handle: str
+    label: str
+    command: str | list[str]
+    status: str
+    exit_code: int | None = None
+    signal: str | None = None
+    reason: str | None = None
+    duration_seconds: float | None = None
+    tail: bytes = b""
+
+    def public(self) -> dict[str, Any]:
+        from ._completion import clean_tail
+
+        data = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "tail"}
+        data["tail"] = clean_tail(self.tail)
+        return data
+
+
+@dataclass(slots=True)
 class Event:
     """One numbered entry in a session's outbox; `id` stays the same however often it is delivered.
 
     ``type`` is ``"end"`` for a process that ended, ``"input"`` for one that waits for somebody to
-    type something, ``"watch"`` for what a watch saw, or ``"gap"`` where the outbox overflowed and
-    `dropped` entries before this one were let go.
+    type something, ``"watch"`` for what a watch saw, ``"group"`` for a group that was gathered and
+    of which the last has ended (`members` says how each did), or ``"gap"`` where the outbox
+    overflowed and `dropped` entries before this one were let go.
 
     An event of a watch is the `nth` of at most `most`; the `last` one says that no more will come.
     `condition` is what was asked for, `line` what was seen: the line that matched, from `offset` in
-    the log on, how long it was quiet, who has the port, or how much is new. `missed` were held back
-    by the cooldown before it. `reason` is ``"taken"`` for a port that somebody else has, and
-    ``"given_up"`` for a pattern that cannot be looked for.
+    the log on, how long it was quiet, who has the port, or how much is new. `stream` says in which
+    log, where stderr has one of its own. `missed` were held back by the cooldown before it.
+    `reason` is ``"taken"`` for a port that somebody else has, and ``"given_up"`` for a pattern that
+    cannot be looked for.
     """
 
     seq: int
@@ -505,12 +529,15 @@ class Event:
     match: str = ""
     groups: list[str | None] = field(default_factory=list)
     line: str = ""
+    stream: str = ""
     offset: int | None = None
     nth: int = 0
     most: int = 0
     missed: int = 0
     last: bool = False
     dropped: int = 0
+    group: str = ""
+    members: list[Member] = field(default_factory=list)
     acknowledged: bool = False
 
     @property
@@ -529,6 +556,7 @@ class Event:
         from ._completion import clean_tail
 
         data = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "tail"}
+        data["members"] = [member.public() for member in self.members]
         data["crashed"] = self.crashed
         data["tail"] = clean_tail(self.tail)
         data["text"] = self.text

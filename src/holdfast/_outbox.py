@@ -25,7 +25,7 @@ from ._home import (
     replace_private,
     write_all,
 )
-from ._model import Event
+from ._model import Event, Member
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,6 +67,10 @@ def input_event_id(handle: str, offset: int, times: int = 0) -> str:
 def watch_event_id(handle: str, watch: str, key: str) -> str:
     """One for each place to which a watch was moved; see `_watches`."""
     return f"{handle}:watch:{watch}:{key}"
+
+
+def group_event_id(gathering: str) -> str:
+    return f"{gathering}:end"
 
 
 class OutboxWriter:
@@ -170,6 +174,13 @@ class OutboxWriter:
         finally:
             os.close(fd)
 
+    def open_entries(self, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """What was told under these ids, and nobody has acknowledged."""
+        wanted = {event_id for event_id in ids if event_id in self._open}
+        if not wanted:
+            return {}
+        return {entry["id"]: entry for entry in self._open_entries() if entry["id"] in wanted}
+
     def _overflow(self) -> None:
         entries = self._open_entries()
         dropped, kept = entries[:-_KEPT_AT_OVERFLOW], entries[-_KEPT_AT_OVERFLOW:]
@@ -265,10 +276,31 @@ def _event(entry: dict[str, Any], session: str) -> Event:
         match=str(entry.get("match", "")),
         groups=_texts(entry.get("groups")),
         line=str(entry.get("line", "")),
+        stream=str(entry.get("stream", "")),
         offset=entry.get("offset"),
         nth=entry.get("nth", 0),
         most=entry.get("most", 0),
         missed=entry.get("missed", 0),
         last=bool(entry.get("last", False)),
         dropped=entry.get("dropped", 0),
+        group=str(entry.get("group", "")),
+        members=[_member(each) for each in _tables(entry.get("members"))],
+    )
+
+
+def _tables(value: object) -> list[dict[str, Any]]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def _member(entry: dict[str, Any]) -> Member:
+    return Member(
+        handle=str(entry.get("handle", "")),
+        label=str(entry.get("label", "")),
+        command=entry.get("command", ""),
+        status=str(entry.get("status", "lost")),
+        exit_code=entry.get("exit_code"),
+        signal=entry.get("signal"),
+        reason=entry.get("reason"),
+        duration_seconds=entry.get("duration_seconds"),
+        tail=_decoded(str(entry.get("tail", ""))),
     )

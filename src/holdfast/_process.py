@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ._client import Client
     from ._model import Screen
     from ._search import Found
-    from ._usage import Usage
+    from ._usage import Usage, UsageHistory
     from ._view import View
     from ._wait_for import Waited
 
@@ -40,7 +40,8 @@ _FOLLOW_ANSWER = 0.05
 _POLL = 0.05
 _INTERRUPTING = 0.05
 _INTERRUPTED = 0.5
-_EARLY = 4000
+EARLY = 4000  # characters of output that a check at the start returns
+YIELDED = 10_000  # and a wait for what may be quick
 
 
 @dataclass(slots=True)
@@ -73,7 +74,9 @@ class Process:
         self._logs: dict[str, Log] = {}
         self._last_look = 0.0
         self._last_send = 0.0
+        self._usages: UsageHistory | None = None
         self.early = ""  # what it wrote while `spawn` stayed to check
+        self.backgrounded = False  # it was still running then
 
     @property
     def handle(self) -> str:
@@ -224,14 +227,21 @@ class Process:
     async def usage(self, *, interval: float = 0.0) -> Usage:
         """What it uses now with everything it started: processor, memory, files, ports.
 
-        The share of a processor is over `interval` seconds; without one it is since its start.
+        `cpu_percent` is over `interval` seconds; without one it is since this object was last
+        asked, and None the first time. `cpu_average_percent` is since the start.
         """
-        from ._usage import usage
-
-        record = self._client._load(self.handle)
-        used = await self._client._link.aside(lambda: usage(record, interval=interval))
+        record, history = self._client._load(self.handle), self.usage_history()
+        used = await self._client._link.aside(lambda: history.look(record, interval=interval))
         await self._look()
         return used
+
+    def usage_history(self) -> UsageHistory:
+        """The last 120 answers of `usage` from this object, oldest first; nobody else looks."""
+        if self._usages is None:
+            from ._usage import UsageHistory
+
+            self._usages = UsageHistory()
+        return self._usages
 
     async def follow(
         self, *, offset: int | None = None, stream: str = "stdout"
@@ -388,12 +398,14 @@ class Process:
 
         Conditions are ``output=PATTERN`` (each matching line), ``quiet=30s``, ``port=3000`` and
         ``every=60s`` (with what is new). Between two events there are `cooldown` seconds (10), and
-        there are at most `most` of them (20). It holds with no client connected.
+        there are at most `most` of them (20). A separate stderr is looked at too, unless the table
+        has a `stream`. It holds with no client connected.
         """
         from ._watches import parse
 
-        self._client._load(self.handle)
-        spec = parse(condition, self._log("stdout").size())
+        record = self._client._load(self.handle)
+        streams = ("stdout",) if record.err_log is None else ("stdout", "stderr")
+        spec = parse(condition, [self._log(stream).size() for stream in streams])
         answer = await self._client._link.call("watch", {"handle": self.handle, "watch": spec})
         return str(answer["watch"]["id"])
 
@@ -472,13 +484,13 @@ class Process:
         """
         return await self._client.wait_for([self], *conditions, all=all, timeout=timeout)
 
-    async def _stay(self, seconds: float) -> None:
+    async def _stay(self, seconds: float, budget: int) -> None:
         """See how it begins: until it ends, or for so long."""
         try:
             await self.wait(seconds)
         except WaitTimeout:
-            pass
-        self.early = (await self.view(budget=_EARLY)).text
+            self.backgrounded = True
+        self.early = (await self.view(budget=budget)).text
 
     async def kill(self, *, signal: str | int = "TERM", grace: Any = UNSET) -> Receipt:
         """Stop it with everything it started: politely, then, after the grace, by force.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ._client import Client, checked_session
 from ._config import UNSET, load_config_later
+from ._group import Group
 from ._link import BlockingLink, Greeting, run
 from ._process import Process, Receipt
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from ._output import Output
     from ._search import Found
     from ._store import Store
-    from ._usage import Usage
+    from ._usage import Usage, UsageHistory
     from ._view import View
     from ._wait_for import Waited
 
@@ -96,6 +97,7 @@ class SyncClient:
         log_cap: Any = UNSET,
         log_limit: Any = UNSET,
         check: Any = None,
+        yield_ms: int | None = None,
         watch: Sequence[Any] = (),
         handle: str | None = None,
     ) -> SyncProcess:
@@ -118,6 +120,7 @@ class SyncClient:
                     log_cap=log_cap,
                     log_limit=log_limit,
                     check=check,
+                    yield_ms=yield_ms,
                     watch=watch,
                     handle=handle,
                 )
@@ -127,8 +130,11 @@ class SyncClient:
     def get(self, handle: str) -> SyncProcess:
         return SyncProcess(run(self._client.get(handle)))
 
-    def list(self) -> _List[SyncProcess]:
-        return [SyncProcess(process) for process in run(self._client.list())]
+    def list(self, *, group: str | None = None) -> _List[SyncProcess]:
+        return [SyncProcess(process) for process in run(self._client.list(group=group))]
+
+    def group(self, name: str) -> SyncGroup:
+        return SyncGroup(self._client.group(name))
 
     def problems(self) -> _List[StoreError]:
         return self._client.problems()
@@ -247,12 +253,19 @@ class SyncProcess:
     def usage(self, *, interval: float = 0.0) -> Usage:
         return run(self._process.usage(interval=interval))
 
+    def usage_history(self) -> UsageHistory:
+        return self._process.usage_history()
+
     def follow(self, *, offset: int | None = None, stream: str = "stdout") -> Iterator[Output]:
         return _iterate(self._process.follow(offset=offset, stream=stream))
 
     @property
     def early(self) -> str:
         return self._process.early
+
+    @property
+    def backgrounded(self) -> bool:
+        return self._process.backgrounded
 
     @property
     def attach_command(self) -> str | None:
@@ -303,6 +316,38 @@ class SyncProcess:
         run(self._process.remove())
 
 
+class SyncGroup:
+    """`Group` for plain scripts: the same methods, without await."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+
+    @property
+    def name(self) -> str:
+        return self._group.name
+
+    def __repr__(self) -> str:
+        return repr(self._group)
+
+    def spawn(self, command: str | _List[str], **options: Any) -> SyncProcess:
+        return SyncProcess(run(self._group.spawn(command, **options)))
+
+    def list(self) -> _List[SyncProcess]:
+        return [SyncProcess(process) for process in run(self._group.list())]
+
+    def wait(self, timeout: float | None = None) -> _List[Exit]:
+        return run(self._group.wait(timeout))
+
+    def wait_for(self, *conditions: Any, all: bool = False, timeout: Any = None) -> Waited:
+        return run(self._group.wait_for(*conditions, all=all, timeout=timeout))
+
+    def stop(self, *, signal: str | int = "TERM", grace: Any = UNSET) -> _List[Receipt]:
+        return run(self._group.stop(signal=signal, grace=grace))
+
+    def gather(self) -> _List[str]:
+        return run(self._group.gather())
+
+
 def open_client(home: Home, session: str | None) -> SyncClient:
     """A client that holds no lease. Without a session it is a person, who sees every session."""
     home.exists()  # refuses a home that is not ours before anything in it is believed
@@ -320,3 +365,4 @@ def _borrow_docs(ours: type, theirs: type) -> None:
 
 _borrow_docs(SyncClient, Client)
 _borrow_docs(SyncProcess, Process)
+_borrow_docs(SyncGroup, Group)

@@ -24,7 +24,7 @@ from ._ports import Look
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from typing import Any, Literal
 
     from ._model import Record
@@ -40,6 +40,7 @@ class Usage:
 
     at: float  # seconds since the epoch
     cpu_percent: float | None = None  # 100 is one processor; since the look before this one
+    cpu_average_percent: float | None = None  # the same since its start
     cpu_seconds: float | None = None
     memory_bytes: int | None = None
     memory_kind: Literal["pss", "rss"] = "pss"
@@ -62,6 +63,10 @@ class Usage:
 
 
 _PUBLIC = tuple(f.name for f in fields(Usage) if f.name not in ("clock", "spent"))
+_CURVES = (
+    *("cpu_percent", "memory_bytes", "processes", "threads", "open_files"),
+    *("read_bytes", "written_bytes"),
+)
 
 
 def usage(
@@ -70,21 +75,25 @@ def usage(
     """What a process uses now.
 
     The percentage of a processor needs two looks: this one and `since`, an earlier answer; or two
-    that are `interval` seconds apart, for which this waits. Without either it is None. A new `Look`
-    can be shared by all who are looked at in the same moment.
+    that are `interval` seconds apart, for which this waits. Without either it is None, and there is
+    only the average. A new `Look` can be shared by all who are looked at in the same moment.
     """
     if interval > 0:
-        return usages([record], interval=interval)[record.handle]
+        before = {} if since is None else {record.handle: since}
+        return usages([record], interval=interval, since=before)[record.handle]
     return _usage(record, since, look or Look())
 
 
-def usages(records: Iterable[Record], *, interval: float = 0.0) -> dict[str, Usage]:
+def usages(
+    records: Iterable[Record], *, interval: float = 0.0, since: Mapping[str, Usage] | None = None
+) -> dict[str, Usage]:
     """The same for many, by their handles; they share the looks, and the interval."""
     records = list(records)
-    before: dict[str, Usage] = {}
+    before = dict(since or {})
     if interval > 0:
         look = Look()
-        before = {record.handle: _begin(record, look) for record in records}
+        for record in records:
+            before[record.handle] = _begin(record, before.get(record.handle), look)
         time.sleep(interval)
     look = Look()
     return {record.handle: _usage(record, before.get(record.handle), look) for record in records}
@@ -96,6 +105,8 @@ class UsageHistory:
     history = UsageHistory()
     history.look(record)  # now and then; the percentage is since the look before
     history.public()["memory_bytes"]
+
+    Looks that found nothing alive are not kept, so what it used is still here after its end.
     """
 
     __slots__ = ("_samples",)
@@ -103,35 +114,42 @@ class UsageHistory:
     def __init__(self, limit: int = 120) -> None:
         self._samples: deque[Usage] = deque(maxlen=limit)
 
-    def look(self, record: Record, look: Look | None = None) -> Usage:
-        found = usage(record, since=self._samples[-1] if self._samples else None, look=look)
-        self._samples.append(found)
+    def look(self, record: Record, *, interval: float = 0.0, look: Look | None = None) -> Usage:
+        last = self._samples[-1] if self._samples else None
+        found = usage(record, interval=interval, since=last, look=look)
+        if found.processes:
+            self._samples.append(found)
         return found
 
     def __len__(self) -> int:
         return len(self._samples)
 
     def __iter__(self) -> Iterator[Usage]:
-        return iter(self._samples)
+        return iter(list(self._samples))  # another thread may be looking
 
     def public(self) -> dict[str, list[Any]]:
         """For plots: a list for the times and one for each thing that goes up and down."""
-        data: dict[str, list[Any]] = {"at": [rfc3339(each.at) for each in self._samples]}
-        for name in ("cpu_percent", "memory_bytes", "processes", "read_bytes", "written_bytes"):
-            data[name] = [getattr(each, name) for each in self._samples]
+        samples = list(self)
+        data: dict[str, list[Any]] = {"at": [rfc3339(each.at) for each in samples]}
+        for name in _CURVES:
+            data[name] = [getattr(each, name) for each in samples]
         return data
 
 
-def _begin(record: Record, look: Look) -> Usage:
-    """Only what a later look needs to know the percentage."""
+def _begin(record: Record, since: Usage | None, look: Look) -> Usage:
+    """Only what a later look needs of this one, and of the one before."""
     members = _members(record, look)
-    return Usage(time.time(), clock=time.monotonic(), spent=sum(each.spent for each in members))
+    begun = Usage(time.time(), clock=time.monotonic(), spent=sum(each.spent for each in members))
+    if since is not None:
+        begun.memory_kind, begun.peak_memory_bytes = since.memory_kind, since.peak_memory_bytes
+    return begun
 
 
 def _usage(record: Record, since: Usage | None, look: Look) -> Usage:
     found = Usage(time.time(), clock=time.monotonic())
     if not record.running:
         found.cpu_seconds, found.peak_memory_bytes = record.cpu_seconds, record.peak_memory_bytes
+        _average(found, record)
     if sys.platform != "linux":
         return found
     members = _members(record, look)
@@ -141,6 +159,7 @@ def _usage(record: Record, since: Usage | None, look: Look) -> Usage:
         found.spent = sum(each.spent for each in members)
         if record.running:
             found.cpu_seconds = round(found.spent, 6)
+            _average(found, record)
         if since is not None and found.clock > since.clock:
             # Less than before if one ended whom nobody in the family waited for.
             spent = max(0.0, found.spent - since.spent)
@@ -148,6 +167,12 @@ def _usage(record: Record, since: Usage | None, look: Look) -> Usage:
         _count_memory(found, members, since)
         _count_files(found, members, look)
     return found
+
+
+def _average(found: Usage, record: Record) -> None:
+    elapsed = record.elapsed()
+    if elapsed and found.cpu_seconds is not None:
+        found.cpu_average_percent = round(100 * found.cpu_seconds / elapsed, 1)
 
 
 def _count_memory(found: Usage, members: list[_Member], since: Usage | None) -> None:

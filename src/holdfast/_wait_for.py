@@ -2,8 +2,9 @@
 
 DESIGN. One wait on one inotify descriptor for everything that has a file (logs, records, the files
 that are waited for), and a timer for the rest (see `_conditions`). A condition on output remembers
-how far it has come. If the time is up, that place is kept on disk under the condition's own name,
-so that the same call made again goes on there and misses nothing that came in between.
+how far it has come in each stream. If the time is up, these places are kept on disk under the
+condition's own name, so that the same call made again goes on there and misses nothing that came in
+between.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ class Waiting:
         self._all = every
         self._logs: list[Log] = []
         self._began = time.monotonic()
-        self._starts: dict[str, int] = {}
+        self._starts: dict[str, dict[str, int]] = {}
         self._scenes: dict[str, Scene] = {}
         self._pending: list[_Pending] = []
         try:
@@ -132,26 +133,32 @@ class Waiting:
         client = self._client
         if record.handle in self._scenes:
             return
-        log = Log(client.home.log(record.handle), client.home.head(record.handle))
-        self._logs.append(log)
+        handle, home = record.handle, client.home
+        streams = ("stdout",) if record.err_log is None else ("stdout", "stderr")
+        logs = {
+            stream: Log(home.log(handle, stream), home.head(handle, stream)) for stream in streams
+        }
+        self._logs += logs.values()
         draw = partial(client.renderings.of, record) if record.tty else None
-        scene = self._scenes[record.handle] = Scene(record, log, draw)
-        now = self._starts[record.handle] = log.size()
+        scene = self._scenes[handle] = Scene(record, logs, draw)
+        now = self._starts[handle] = {stream: log.size() for stream, log in logs.items()}
         for each in given:
-            condition = _conditions.parse(each, now)
-            pending = _Pending(scene, condition)
-            kept = self._kept_place(pending, each)
-            if kept is not None:
-                pending.condition = _conditions.parse(each, kept)
+            pending = _Pending(scene, _conditions.parse(each, now))
+            kept = self._kept_places(pending, each)
+            if kept:
+                pending.condition = _conditions.parse(each, now | kept)
             self._pending.append(pending)
 
-    def _kept_place(self, pending: _Pending, given: object) -> int | None:
+    def _kept_places(self, pending: _Pending, given: object) -> dict[str, int]:
         """Where an earlier call that was given up had come to."""
-        if pending.condition.place() is None or (isinstance(given, dict) and "since" in given):
-            return None
-        record, client = pending.scene.record, self._client
-        kept = load_cursor(client.home, record.session, pending.cursor(), record.handle)
-        return kept - 1 if kept else None  # 0 means that there is none
+        if isinstance(given, dict) and "since" in given:
+            return {}
+        record, home, cursor = pending.scene.record, self._client.home, pending.cursor()
+        kept = {
+            stream: load_cursor(home, record.session, cursor, record.handle, stream)
+            for stream in pending.condition.places()
+        }
+        return {stream: place - 1 for stream, place in kept.items() if place}  # 0: there is none
 
     def close(self) -> None:
         for log in self._logs:
@@ -243,7 +250,7 @@ class Waiting:
             seconds=time.monotonic() - self._began,
         )
         for pending in self._pending:
-            self._keep_place(pending, given_up=timed_out and pending.met is None)
+            self._keep_places(pending, given_up=timed_out and pending.met is None)
         for handle, scene in self._scenes.items():
             waited.tail[handle] = self._tail(scene, self._starts[handle])
             if not scene.record.running:
@@ -256,23 +263,27 @@ class Waiting:
         text = pending.condition.text + (f" ({seen})" if seen else "")
         return text if len(self._scenes) == 1 else f"{pending.handle}: {text}"
 
-    def _keep_place(self, pending: _Pending, *, given_up: bool) -> None:
-        place = pending.condition.place()
-        if place is None:
-            return
+    def _keep_places(self, pending: _Pending, *, given_up: bool) -> None:
         record, client = pending.scene.record, self._client
-        where = (client.home, record.session, pending.cursor(), record.handle, "stdout")
-        try:
-            if given_up:
-                save_cursor(*where, place + 1)
-            else:
-                forget_cursor(*where)
-        except NotFound:
-            return
+        for stream, place in pending.condition.places().items():
+            where = (client.home, record.session, pending.cursor(), record.handle, stream)
+            try:
+                if given_up:
+                    save_cursor(*where, place + 1)
+                else:
+                    forget_cursor(*where)
+            except NotFound:
+                return
 
-    def _tail(self, scene: Scene, start: int) -> str:
-        """The end of what it wrote since the wait began."""
+    def _tail(self, scene: Scene, starts: dict[str, int]) -> str:
+        """The end of what it wrote since the wait began: to stdout, and after it to stderr."""
         from ._completion import clean_tail
 
-        begin = max(start, scene.log.size() - 4 * _TAIL)
-        return clean_tail(scene.log.read(begin, 4 * _TAIL).data, _TAIL)
+        text = ""
+        for stream, log in scene.logs.items():
+            begin = max(starts[stream], log.size() - 4 * _TAIL)
+            tail = clean_tail(log.read(begin, 4 * _TAIL).data, _TAIL)
+            room = max(_TAIL // 2, _TAIL - len(text))
+            tail = tail[-room:]
+            text = text[max(0, len(text) + len(tail) - _TAIL) :] + tail
+        return text

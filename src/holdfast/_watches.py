@@ -5,6 +5,9 @@
     {"port": NUMBER}                       it listens there, or somebody else does
     {"every": SECONDS}                     what is new in its log, if anything is
 
+Where stderr has a log of its own, both are looked at, unless ``"stream"`` names one of them. An
+offset is a place in one log, by default stdout's; a pair of them is one in each.
+
 Nobody is flooded: between two events of one watch there are `cooldown` seconds, and there are at
 most `most` of them, of which the last says so.
 
@@ -12,8 +15,9 @@ DESIGN. A watch is kept in the record of its process, with how far it has come:
 
     id       "w1", "w2" and so on; never used twice in one process
     place    output, every: the log was looked at up to here; quiet: the log ended here when it was
-             last told of (-1: never); port: 0 not told of, 1 somebody else has it, 2 open
-    partly   the place is in a line that was told of before it was finished
+             last told of (-1: never); port: 0 not told of, 1 somebody else has it, 2 open.
+             A list of two for a watch that looks at two logs, stdout's first
+    partly   the place is in a line that was told of before it was finished; a list likewise
     told     how many events there were
     clock    when the last one was, or when it was begun; monotonic
     over     no more will come
@@ -23,11 +27,15 @@ An event's id ends in the place to which it moves its watch. The event is append
 record is saved; a worker killed in between leaves an id that is further than the record, by which
 its successor corrects the record (`catch_up`). A watcher says from which place to which it went:
 what does not begin at the place of the record comes too late, and is left to the next look.
+
+With two logs an id ends in both places, and one step moves both: what the cooldown held back in one
+may be counted in an event of the other. As neither place ever goes back, the sum of the two orders
+the steps and each has an id of its own.
 """
 
 from __future__ import annotations
 
-from ._errors import BadRequest
+from ._errors import BadRequest, Unsupported
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,15 +43,16 @@ if TYPE_CHECKING:
     from typing import Any
 
     Watch = dict[str, Any]
+    Place = int | list[int]  # in one log, or in two
 
 KINDS = ("output", "quiet", "port", "every")
+STREAMS = ("stdout", "stderr")
 MOST_WATCHES = 20
 TAKEN, OPEN = 1, 2  # places of a watch on a port
 GIVEN_UP = "over"  # what the id of an event ends in that moves nothing
 _COOLDOWN, _MOST = 10.0, 20
 _LONGEST_PATTERN = 10_000
 _LONGEST_TIME = 1e9
-_BEGIN = {"quiet": -1, "port": 0}
 
 
 def checked(spec: object) -> Watch:
@@ -54,7 +63,9 @@ def checked(spec: object) -> Watch:
     if len(kinds) != 1:
         raise BadRequest(f"a watch is one of {', '.join(KINDS)}, not {_shown(spec)}")
     (kind,) = kinds
-    odd = set(spec) - {kind, "cooldown", "most"} - ({"since"} if kind == "output" else set())
+    odd = set(spec) - {kind, "cooldown", "most"}
+    odd -= {"stream"} if kind != "port" else set()
+    odd -= {"since"} if kind == "output" else set()
     if odd:
         raise BadRequest(f"a watch on {kind} knows no {min(odd, key=str)!r}")
     value = spec[kind]
@@ -64,8 +75,7 @@ def checked(spec: object) -> Watch:
         "cooldown": spec.get("cooldown", 0.0 if kind == "every" else _COOLDOWN),
         "most": spec.get("most", _MOST),
     }
-    if "since" in spec:
-        watch["since"] = spec["since"]
+    watch |= {name: spec[name] for name in ("stream", "since") if name in spec}
     why = _why_not(watch)
     if why:
         raise BadRequest(f"{why}, not {_shown(spec)}")
@@ -85,20 +95,62 @@ def _why_not(watch: Watch) -> str:
         return "a cooldown is a number of seconds"
     if not _is_count(watch["most"]) or watch["most"] < 1:
         return "most is a number above 0"
-    if not _is_count(watch.get("since", 0)) or watch.get("since", 0) < 0:
+    if "stream" in watch and watch["stream"] not in STREAMS:
+        return f"a stream is {' or '.join(STREAMS)}"
+    since = listed(watch.get("since", 0))
+    if not (0 < len(since) <= (1 if "stream" in watch else 2)):
+        return "since is one offset for each log"
+    if not all(_is_count(each) and each >= 0 for each in since):
         return "since is an offset in the log"
     return ""
 
 
-def begun(spec: Watch, number: int, offset: int, clock: float) -> Watch:
-    """A watch as it is kept, from what was `checked`; `offset` is where the log ends."""
+def begun(spec: Watch, number: int, ends: list[int], clock: float) -> Watch:
+    """A watch as it is kept, from what was `checked`; `ends` is where each log ends."""
     kind = kind_of(spec)
     watch = {"id": f"w{number}", **spec}
+    places = _chosen(spec, ends)
     if kind == "output":
-        watch.setdefault("since", offset)
-        offset = watch["since"]
-    place = _BEGIN.get(kind, offset)
-    return watch | {"place": place, "partly": False, "told": 0, "clock": clock, "over": False}
+        places = listed(watch.setdefault("since", packed(places)))
+    elif kind == "quiet":
+        places = [-1] * len(places)
+    elif kind == "port":
+        places = [0]
+    if len(places) > len(ends):
+        raise merged()
+    partly: list[bool] = [False] * len(places)
+    watch |= {"place": packed(places), "partly": packed(partly)}
+    return watch | {"told": 0, "clock": clock, "over": False}
+
+
+def _chosen(spec: Watch, ends: list[int]) -> list[int]:
+    """Of what there is for each log, what a watch wants; one with an offset wants one log."""
+    stream = spec.get("stream")
+    if stream is not None:
+        if STREAMS.index(stream) >= len(ends):
+            raise merged()
+        return [ends[STREAMS.index(stream)]]
+    return ends[:1] if type(spec.get("since")) is int else ends
+
+
+def merged() -> Unsupported:
+    return Unsupported("its stderr is in stdout's log; start it with stderr='separate'")
+
+
+def streams_of(watch: Watch) -> list[str]:
+    """The streams that it looks at; one from before there were two has one place, in stdout."""
+    if "stream" in watch:
+        return [watch["stream"]]
+    return list(STREAMS[: len(listed(watch["place"]))])
+
+
+def listed(value: Any) -> list[Any]:
+    """What there is for each log, where for a single one it stands alone."""
+    return list(value) if isinstance(value, list) else [value]
+
+
+def packed(values: list[Any]) -> Any:
+    return values[0] if len(values) == 1 else list(values)
 
 
 def kind_of(watch: Watch) -> str:
@@ -106,10 +158,11 @@ def kind_of(watch: Watch) -> str:
 
 
 def condition(watch: Watch) -> str:
-    """``output=ERROR``, ``quiet=30s``, ``port=3000``, ``every=60s``."""
+    """``output=ERROR``, ``quiet=30s stream=stderr``, ``port=3000``, ``every=60s``."""
     kind = kind_of(watch)
     value = watch[kind]
-    return f"{kind}={value:g}s" if kind in ("quiet", "every") else f"{kind}={value}"
+    text = f"{kind}={value:g}s" if kind in ("quiet", "every") else f"{kind}={value}"
+    return f"{text} stream={watch['stream']}" if "stream" in watch else text
 
 
 def is_live(watch: Watch) -> bool:
@@ -119,7 +172,8 @@ def is_live(watch: Watch) -> bool:
 
 def is_same(watch: Watch, spec: Watch) -> bool:
     """Whether this is what is asked for, by somebody who may not have heard the answer."""
-    return is_live(watch) and all(watch.get(name) == value for name, value in spec.items())
+    names = {*spec, "stream"}
+    return is_live(watch) and all(watch.get(name) == spec.get(name) for name in names)
 
 
 def is_watch(entry: object) -> bool:
@@ -131,21 +185,46 @@ def is_watch(entry: object) -> bool:
         whole
         and isinstance(entry["id"], str)
         and not _why_not(entry)
-        and _is_count(entry.get("place"))
+        and _is_place(entry)
         and _is_count(entry.get("told"))
         and isinstance(entry["clock"], (int, float))
     )
 
 
+def _is_place(entry: Watch) -> bool:
+    places, partly = listed(entry.get("place")), listed(entry.get("partly"))
+    most = 1 if "port" in entry or "stream" in entry else 2
+    return 0 < len(places) == len(partly) <= most and all(map(_is_count, places))
+
+
 # -- moving on -------------------------------------------------------------------------------------
 
 
-def key(place: int, partly: bool, before: int) -> str:
+def key(place: Place, partly: Any, before: Place) -> str:
     """What the id of an event ends in that moves a watch on from `before`."""
-    return GIVEN_UP if place == before else f"{place}+" if partly else str(place)
+    if place == before:
+        return GIVEN_UP
+    both = zip(listed(place), listed(partly), strict=True)
+    return ".".join(f"{int(each)}+" if inside else str(int(each)) for each, inside in both)
 
 
-def advance(watch: Watch, place: int, partly: bool, *, told: bool, over: bool) -> None:
+def _step(text: str) -> tuple[list[int], list[bool]] | None:
+    """The place that an id ends in, and whether it is in a line."""
+    parts = text.split(".")
+    if not all(part.removesuffix("+").isdigit() for part in parts):
+        return None
+    return [int(part.removesuffix("+")) for part in parts], [part[-1] == "+" for part in parts]
+
+
+def is_step(watch: Watch, said: dict[str, Any]) -> bool:
+    """Whether what a watcher said leads on from the place of a watch."""
+    if said["from"] != watch["place"]:
+        return False
+    moved = watch | {"place": said["place"], "partly": said["partly"]}
+    return _is_place(moved) and streams_of(moved) == streams_of(watch)
+
+
+def advance(watch: Watch, place: Place, partly: Any, *, told: bool, over: bool) -> None:
     watch["place"], watch["partly"] = place, partly
     if told:
         watch["told"] += 1
@@ -155,16 +234,16 @@ def advance(watch: Watch, place: int, partly: bool, *, told: bool, over: bool) -
 def catch_up(watch: Watch, keys: Iterable[str]) -> bool:
     """Go by events that were told though the record does not say so; True if there were any."""
     before = watch["place"], watch["over"]
-    told: list[tuple[int, bool]] = []
+    told: list[tuple[list[int], list[bool]]] = []
     for each in keys:
         if each == GIVEN_UP:
             watch["over"] = True
-        elif each.rstrip("+").isdigit():
-            told.append((int(each.rstrip("+")), each.endswith("+")))
-    for place, partly in sorted(told):
-        if place > watch["place"]:
-            over = watch["over"] or ("port" in watch and place == OPEN)
-            advance(watch, place, partly, told=True, over=over)
+        elif (step := _step(each)) is not None:
+            told.append(step)
+    for place, partly in sorted(told, key=lambda step: sum(step[0])):
+        if sum(place) > sum(listed(watch["place"])):
+            over = watch["over"] or ("port" in watch and place == [OPEN])
+            advance(watch, packed(place), packed(partly), told=True, over=over)
     return before != (watch["place"], watch["over"])
 
 
@@ -181,8 +260,11 @@ def _shown(value: object) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def parse(given: object, since: int) -> Watch:
-    """As callers write it: a text like ``output=ERROR``, or a table; its pattern is tried."""
+def parse(given: object, ends: list[int]) -> Watch:
+    """As callers write it: a text like ``output=ERROR``, or a table; its pattern is tried.
+
+    `ends` is where each log of the process ends, stdout's first.
+    """
     from ._config import parse_duration
     from ._match import Pattern
 
@@ -195,10 +277,16 @@ def parse(given: object, since: int) -> Watch:
         raise BadRequest(f"{name} {error}, not {_shown(spec[name])}") from None
     if isinstance(spec.get("port"), str) and spec["port"].isdigit():
         spec["port"] = int(spec["port"])
+    since = spec.get("since", "now")
     if "output" in spec:
         Pattern(spec["output"])
-        spec["since"] = {"start": 0, "now": since}.get(spec.get("since", "now"), spec.get("since"))
-    return checked(spec)
+        if since in ("start", "now"):
+            spec.pop("since", None)
+    spec = checked(spec)
+    places = _chosen(spec, ends)
+    if "output" in spec:
+        spec.setdefault("since", packed([0] * len(places) if since == "start" else places))
+    return spec
 
 
 def _spec(given: object) -> Watch:

@@ -1,14 +1,14 @@
-"""``send`` and ``wait``."""
+"""``send``, ``wait`` and ``gather``."""
 
 from __future__ import annotations
 
 import time
 
-from holdfast._config import parse_duration
 from holdfast._errors import WaitTimeout
 
 from . import ENDED_FIRST, FAILED, TIMED_OUT, _render
-from ._handles import find, find_all, open_for
+from ._handles import find, find_all, find_group, open_for
+from ._parser import Usage, duration
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,8 +43,6 @@ def options_send(parser: Parser) -> None:
 
 def do_send(args: Namespace) -> int:
     if len(args.words) == 1 and not (args.enter or args.eof or args.keys):
-        from ._parser import Usage
-
         raise Usage("there is nothing to send; give TEXT, --enter, --eof or --keys KEY...")
     process = find(open_for(args), args.words[0])
     if args.keys:
@@ -95,7 +93,7 @@ def parse_keys(names: list[str]) -> None:
 
 
 def options_wait(parser: Parser) -> None:
-    parser.words("HANDLE...", 1, None)
+    parser.words("HANDLE... | --group G", 0, None)
     parser.epilog = (
         "Prints one line for each, in the order given: the exit code, 128+n for signal n, `lost` "
         "when nobody can know, `running` when the time was up (the exit code is then 124). With "
@@ -114,6 +112,7 @@ def options_wait(parser: Parser) -> None:
     )
     parser.option("--any", action="store_true", help="one is enough (the default)")
     parser.option("--all", dest="every", action="store_true", help="every condition, for each")
+    parser.option("--group", metavar="G", help="all that were started with this group")
     parser.option(
         "--from-start", action="store_true", help="look for output=PATTERN in all of the output"
     )
@@ -124,9 +123,11 @@ def options_wait(parser: Parser) -> None:
 def do_wait(args: Namespace) -> int:
     deadline = None
     if args.timeout is not None:
-        deadline = time.monotonic() + _duration(args.timeout)
+        deadline = time.monotonic() + duration(args.timeout, "--timeout")
+    if bool(args.words) == (args.group is not None):
+        raise Usage("which process? give handles or --group G")
     client = open_for(args)
-    processes = find_all(client, args.words)
+    processes = find_group(client, args.group) if args.group else find_all(client, args.words)
     if args.conditions:
         return _wait_for(args, client, processes)
     running = []
@@ -147,8 +148,6 @@ def do_wait(args: Namespace) -> int:
 
 def _wait_for(args: Namespace, client: SyncClient, processes: list[SyncProcess]) -> int:
     if args.any and args.every:
-        from ._parser import Usage
-
         raise Usage("give --any or --all, not both")
     conditions = [_from_start(text) if args.from_start else text for text in args.conditions]
     waited = client.wait_for(processes, *conditions, all=args.every, timeout=args.timeout)
@@ -185,10 +184,16 @@ def _wait(process: SyncProcess, deadline: float | None) -> str | None:
     return "lost" if code is None else str(code)
 
 
-def _duration(text: str) -> float:
-    from ._parser import Usage
+def options_gather(parser: Parser) -> None:
+    parser.words("GROUP", 1, 1)
+    parser.epilog = (
+        "Tells the session once, when the last of those that now run in the group has ended. "
+        "Prints their handles. Ends that nobody was told of yet are told with the others."
+    )
+    parser.session("the session the group is in (default: $HOLDFAST_SESSION, else `default`)")
 
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise Usage(f"--timeout {error}, not {text!r}") from None
+
+def do_gather(args: Namespace) -> int:
+    for handle in open_for(args).group(args.words[0]).gather():
+        print(handle)
+    return 0

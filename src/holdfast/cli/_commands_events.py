@@ -73,6 +73,10 @@ def _cells(event: Event) -> tuple[str | tuple[str, str | None], ...]:
     status = _render.status_cell(event) if event.status else event.type
     if event.type == "gap":
         command = f"{event.dropped} older events were dropped because nobody read them"
+    elif event.type == "group":
+        command = "; ".join(
+            f"{member.label or member.handle} {member.status}" for member in event.members
+        )
     elif event.type == "input":
         status = f"waits {event.kind}", "yellow"
         if event.prompt:  # which is what counts, so a long command leaves room for it
@@ -82,9 +86,9 @@ def _cells(event: Event) -> tuple[str | tuple[str, str | None], ...]:
         event.session,
         str(event.seq),
         event.handle or "-",
-        event.label or "-",
+        event.label or event.group or "-",
         status,
-        duration_text(event.duration_seconds) if event.type == "end" else "-",
+        duration_text(event.duration_seconds) if event.type in ("end", "group") else "-",
         command,
     )
 

@@ -8,25 +8,42 @@ from ._handles import find, open_for
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
+    from typing import Any
+
+    from holdfast._model import Record
+    from holdfast._usage import Usage
 
     from ._parser import Parser
 
 
 def options_ps(parser: Parser) -> None:
     parser.option("-a", "--all", action="store_true", help="finished processes too")
+    parser.option(
+        "-u", "--usage", action="store_true", help="what those that run use, with all they started"
+    )
+    parser.option("--group", metavar="G", help="only this group")
+    parser.epilog = "CPU AVG is since the start of the process; `holdfast stats` has it for now."
     parser.session()
     parser.json("print the records as one JSON array")
 
 
 def do_ps(args: Namespace) -> int:
     client = open_for(args)
-    records = [process.record for process in client.list()]
+    records = [process.record for process in client.list(group=args.group)]
+    running = [record for record in records if record.running]
     if not args.all:
-        records = [record for record in records if record.running]
-    if args.json:
+        records = running
+    used = None
+    if args.usage:
+        from holdfast._usage import usages
+
+        used = usages(running)
+    if not args.json:
+        _render.process_table(records, used).show()
+    elif used is None:
         _render.show_json([record.public() for record in records])
     else:
-        _render.process_table(records).show()
+        _render.show_json([_public(record, used.get(record.handle)) for record in records])
     problems = client.problems()
     if problems:
         what = "a record" if len(problems) == 1 else f"{len(problems)} records"
@@ -37,13 +54,19 @@ def do_ps(args: Namespace) -> int:
 def options_status(parser: Parser) -> None:
     parser.words("HANDLE", 1, 1)
     parser.session()
-    parser.json("print the record as JSON")
+    parser.json("print the record as JSON, with what it uses")
 
 
 def do_status(args: Namespace) -> int:
-    record = find(open_for(args), args.words[0]).refresh()
+    process = find(open_for(args), args.words[0])
+    record = process.refresh()
+    used = process.usage() if record.running else None
     if args.json:
-        _render.show_json(record.public())
+        _render.show_json(_public(record, used))
     else:
-        _render.show_record(record)
+        _render.show_record(record, used)
     return 0
+
+
+def _public(record: Record, used: Usage | None) -> dict[str, Any]:
+    return {**record.public(), "usage": None if used is None else used.public()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 
 from . import _render
 from ._handles import find, find_all, open_for
@@ -11,11 +12,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
 
+    from holdfast._model import Record
+    from holdfast._sync import SyncClient
     from holdfast._usage import Usage
 
     from ._parser import Parser
 
 NOTHING_FOUND = 1
+_STATS = {"HANDLE": 21, "LABEL": 6, "CPU": 5, "MEMORY": 9, "PROCS": 5, "THREADS": 7, "PORTS": 5}
+_ONCE, _OFTEN, _LEAST, _MOST = 0.2, 1.0, 0.1, 86400.0  # seconds between looks
 
 
 def options_view(parser: Parser) -> None:
@@ -86,35 +91,120 @@ def do_search(args: Namespace) -> int:
 
 def options_stats(parser: Parser) -> None:
     parser.words("[HANDLE...]", 0, None)
-    parser.epilog = "Of each process with everything it started; without handles, of all that run."
+    parser.epilog = (
+        "Of each process with everything it started; without handles, of all that run. With -f it "
+        "goes on, a line for each look, until none of them runs."
+    )
+    parser.option("-f", "--follow", action="store_true", help="look again and again")
+    parser.option("-n", "--count", metavar="N", type=int, help="with -f: look so many times")
     parser.option(
-        "--interval", metavar="S", type=float, default=0.2, help="look twice, so far apart (0.2)"
+        "--interval", metavar="S", help="time between two looks (0.2; with -f 1, at least 0.1)"
     )
     parser.session()
-    parser.json()
+    parser.json("print one JSON array; with -f one object a line")
 
 
 def do_stats(args: Namespace) -> int:
     from holdfast._usage import usages
 
+    from ._parser import duration
+
+    _check_count(args)
+    interval = None
+    if args.interval is not None:
+        interval = min(duration(args.interval, "--interval"), _MOST)
     client = open_for(args)
     processes = find_all(client, args.words) if args.words else client.list()
     records = [process.record for process in processes if args.words or process.record.running]
-    found = usages(records, interval=max(0.0, min(args.interval, 60.0)))
+    if args.follow:
+        return _follow_stats(args, client, records, max(_LEAST, interval or _OFTEN))
+    found = usages(records, interval=_ONCE if interval is None else interval)
     if args.json:
-        _render.show_json(
-            [{"handle": record.handle, **found[record.handle].public()} for record in records]
-        )
+        _render.show_json([_public(record, found[record.handle]) for record in records])
         return 0
-    table = _render.Table("HANDLE", "LABEL", "CPU", "MEMORY", "PROCESSES", "THREADS", "PORTS")
+    table = _render.Table(*_STATS)
     for record in records:
-        table.add(record.handle, record.label or "-", *_cells(found[record.handle]))
+        table.add(*_cells(record, found[record.handle]))
     table.show()
     return 0
 
 
-def _cells(used: Usage) -> list[str]:
-    percent = "-" if used.cpu_percent is None else f"{used.cpu_percent:.0f}%"
-    ports = ", ".join(map(str, used.ports)) or "-"
-    memory = _render.size_text(used.memory_bytes) or "-"
-    return [percent, memory, str(used.processes), str(used.threads), ports]
+def _check_count(args: Namespace) -> None:
+    from ._parser import Usage
+
+    if args.count is not None and not args.follow:
+        raise Usage("--count is for --follow; give both")
+    if args.count is not None and args.count < 1:
+        raise Usage(f"--count is how many times to look, at least 1, not {args.count}")
+
+
+def _follow_stats(
+    args: Namespace, client: SyncClient, records: list[Record], interval: float
+) -> int:
+    from holdfast._usage import usages
+
+    found = usages(records, interval=min(_ONCE, interval))
+    seen = 0
+    while True:
+        _show_stats(records, found, header=seen == 0, json=args.json)
+        seen += 1
+        if seen == args.count:
+            return 0
+        records = _running_after(interval, client, records, named=bool(args.words))
+        if not records:
+            return 0
+        found = usages(records, since=found)
+
+
+def _running_after(
+    seconds: float, client: SyncClient, records: list[Record], *, named: bool
+) -> list[Record]:
+    """Those that run after so long, of these or of all; at once if none of these does."""
+    import select
+
+    from holdfast._watch import Watch
+
+    until = time.monotonic() + seconds
+    handles = {record.handle for record in records}
+    with Watch([client.home.meta(handle) for handle in handles]) as watch:
+        fd = watch.fileno()
+        while True:
+            watch.drain()
+            running = [process.record for process in client.list() if process.record.running]
+            theirs = [record for record in running if record.handle in handles]
+            left = until - time.monotonic()
+            if left <= 0 or not theirs:
+                return theirs if named else running
+            select.select([] if fd is None else [fd], [], [], left)
+
+
+def _show_stats(
+    records: list[Record], found: dict[str, Usage], *, header: bool, json: bool
+) -> None:
+    if json:
+        for record in records:
+            _render.show_json(_public(record, found[record.handle]))
+        return
+    # A look at a time: the columns are as wide as what they usually hold.
+    table = _render.Table("AT       ", *(name.ljust(width) for name, width in _STATS.items()))
+    for record in records:
+        used = found[record.handle]
+        table.add(time.strftime("%H:%M:%SZ", time.gmtime(used.at)), *_cells(record, used))
+    lines = table.lines(_render.terminal_width(sys.stdout), _render.coloured(sys.stdout))
+    for line in lines if header else lines[1:]:
+        print(line, flush=True)
+
+
+def _public(record: Record, used: Usage) -> dict[str, object]:
+    return {"handle": record.handle, **used.public()}
+
+
+def _cells(record: Record, used: Usage) -> list[str]:
+    return [
+        record.handle,
+        record.label or "-",
+        _render.percent_text(used.cpu_percent) or "-",
+        _render.size_text(used.memory_bytes) or "-",
+        *("-" if each is None else str(each) for each in (used.processes, used.threads)),
+        _render.ports_text(used) or "-",
+    ]

@@ -15,7 +15,8 @@ import os
 import signal
 import stat
 import sys
-from queue import SimpleQueue
+import time
+from queue import Empty, SimpleQueue
 
 from holdfast._config import UNSET
 from holdfast._errors import NotExecutable, NotFound, NotRunning, Unsupported
@@ -23,6 +24,7 @@ from holdfast._model import Exit, duration_text
 
 from . import FAILED, NOT_EXECUTABLE, NOT_FOUND, PIPE_CLOSED, TIMED_OUT, _render
 from ._handles import open_for
+from ._parser import duration
 from ._streams import FDS, Pump, copy, listen, on_terminal
 
 TYPE_CHECKING = False
@@ -49,6 +51,12 @@ def options_run(parser: Parser) -> None:
         "has no deadline unless you give one."
     )
     parser.option("-d", "--detach", action="store_true", help="print the handle and return")
+    parser.option(
+        "--yield",
+        dest="yielding",
+        metavar="TIME",
+        help="stay for at most this long, then leave it in the background and say so",
+    )
     parser.option("--label", metavar="TEXT", default="", help="a name for people")
     parser.option("--timeout", metavar="TIME", help="stop it after this long (30m; 0: never)")
     parser.option("--grace", metavar="TIME", help="from polite to forced when stopped (5s)")
@@ -86,7 +94,8 @@ def options_run(parser: Parser) -> None:
 def do_run(args: Namespace) -> int:
     _check(args)
     news: SimpleQueue[tuple[str, Any]] = SimpleQueue()
-    attached = (args.tty or args.tmux) and not args.detach and not args.json and on_terminal()
+    staying = not args.detach and not args.json and args.yielding is None
+    attached = (args.tty or args.tmux) and staying and on_terminal()
     if attached:
         columns, rows = os.get_terminal_size(1)
         if 1 < columns <= 1000 and 0 < rows <= 1000:
@@ -125,6 +134,10 @@ def _check(args: Namespace) -> None:
         raise Usage("--tty and --tmux cannot be combined; give one of them")
     if args.size is not None and not args.tty and not args.tmux:
         raise Usage("--size is for a terminal; give it with --tty or --tmux")
+    if args.yielding is not None:
+        if args.detach:
+            raise Usage("-d does not stay at all; give it or --yield")
+        args.yielding = duration(args.yielding, "--yield")
 
 
 def _has_input() -> bool:
@@ -178,6 +191,7 @@ class _Foreground:
     ) -> None:
         self._args, self._process, self._news = args, process, news
         self._open = 0
+        self._until = None if args.yielding is None else time.monotonic() + args.yielding
         self._code: int | None = None
         self._signals = 0
 
@@ -197,7 +211,14 @@ class _Foreground:
         if self._args.stdin:
             self._start("input", _forward_input)
         while self._open:
-            what, news = self._news.get()
+            try:
+                left = None if self._until is None else max(0.0, self._until - time.monotonic())
+                what, news = self._news.get(timeout=left)
+            except Empty:
+                if self._process.refresh().running:
+                    return self._leave()
+                self._until = None  # it has ended, and only its output is still on its way
+                continue
             if what == "signal":
                 if self._on_signal(news):
                     return 128 + int(news)
@@ -208,6 +229,15 @@ class _Foreground:
                 raise news
         assert record is not None
         return self._finish(record)
+
+    def _leave(self) -> int:
+        if self._args.json:
+            _render.show_json(self._process.record.public())
+        handle = self._process.handle
+        _render.complain(
+            f"{handle} goes on in the background; `holdfast wait {handle}` waits for its end"
+        )
+        return 0
 
     def _start(self, what: str, work: Callable[..., None]) -> None:
         Pump(self._args, self._process.handle, work, lambda error: self._news.put((what, error)))

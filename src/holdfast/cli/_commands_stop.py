@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast._config import UNSET
 
 from . import FAILED, _render
-from ._handles import find, find_all, open_for
+from ._handles import find, find_all, find_group, open_for
 from ._parser import Usage
 
 TYPE_CHECKING = False
@@ -19,22 +19,24 @@ if TYPE_CHECKING:
 
 
 def options_kill(parser: Parser) -> None:
-    parser.words("HANDLE... | --all | --session S", 0, None)
+    parser.words("HANDLE... | --group G | --all | --session S", 0, None)
     parser.epilog = (
         "The signal goes to all of the process's group; what is left after the grace is killed. "
         "Stopping what has ended is fine."
     )
     parser.option("--all", action="store_true", help="everything that runs")
+    parser.option("--group", metavar="G", help="what was started with this group")
     parser.option("-s", "--signal", metavar="NAME", help="begin with this one (TERM)")
     parser.option("--grace", metavar="TIME", help="wait this long before force (5s)")
     parser.option("--session", metavar="S", help="only this session; without handles, all of it")
 
 
 def do_kill(args: Namespace) -> int:
-    if not args.words and not args.all and args.session is None:
-        raise Usage("which process? give its handle, --all or --session S")
-    if args.words and args.all:
-        raise Usage("give handles or --all, not both")
+    ways = bool(args.words) + args.all + (args.group is not None)
+    if not ways and args.session is None:
+        raise Usage("which process? give its handle, --group G, --all or --session S")
+    if ways > 1:
+        raise Usage("give handles, --group or --all, not several of them")
     if args.session is None:
         import os
 
@@ -56,6 +58,9 @@ def do_kill(args: Namespace) -> int:
 def _receipts(client: SyncClient, args: Namespace) -> list[Receipt]:
     grace = UNSET if args.grace is None else args.grace
     signal = args.signal or "TERM"
+    if args.group is not None:
+        find_group(client, args.group)  # of which there must be something
+        return client.group(args.group).stop(signal=signal, grace=grace)
     if not args.words:
         return client.stop_all(signal=signal, grace=grace)
     handles = [process.handle for process in find_all(client, args.words)]

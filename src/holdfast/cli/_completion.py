@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Iterable, Iterator
 
+    from holdfast._model import Record
+
     from ._parser import Parser
 
     Candidate = tuple[str, str]
@@ -90,7 +92,7 @@ _RUNNING_ONLY = ("attach", "send", "kill", "signal", "resize")
 _TERMINAL_ONLY = ("attach", "screen", "resize")
 _BY_HANDLE = (
     *("status", "logs", "screen", "attach", "send", "wait", "kill", "signal", "resize"),
-    *("rm", "clear"),
+    *("rm", "clear", "view", "search", "stats"),
 )
 _SIGNALS = ("TERM", "KILL", "INT", "HUP", "QUIT", "USR1", "USR2", "STOP", "CONT", "WINCH")
 _SIZES = ("80x24", "120x40", "160x50", "200x60")
@@ -184,6 +186,8 @@ def _values(parser: Parser, flag: str, current: str) -> Iterator[Candidate]:
 
         names = Home.locate().session_names()
         yield from _beginning(current, ((name, "session") for name in names))
+    elif flag == "--group":
+        yield from _beginning(current, ((name, "group") for name in _groups()))
     elif flag in ("-s", "--signal"):
         yield from _beginning(current, ((name, "") for name in _SIGNALS))
     elif flag == "--keys":
@@ -213,17 +217,26 @@ def _words(parser: Parser, words: list[str], current: str) -> Iterator[Candidate
         yield from _beginning(current, ((signal, "") for signal in _SIGNALS))
     elif name == "resize" and len(words) == 1:
         yield from _beginning(current, ((size, "") for size in _SIZES))
-    elif name in _BY_HANDLE and (not words or name in ("wait", "kill", "rm", "clear")):
+    elif name in _BY_HANDLE and (not words or name in ("wait", "kill", "rm", "clear", "stats")):
         yield from _beginning(current, _handles(words, name))
 
 
-def _handles(taken: list[str], command: str) -> Iterator[Candidate]:
+def _records() -> list[Record]:
     from argparse import Namespace
 
     from ._handles import open_for
+
+    return [process.record for process in open_for(Namespace(session=None)).list()]
+
+
+def _groups() -> list[str]:
+    return sorted({record.group for record in _records() if record.group})
+
+
+def _handles(taken: list[str], command: str) -> Iterator[Candidate]:
     from ._render import cut, safe, status_text
 
-    records = [process.record for process in open_for(Namespace(session=None)).list()]
+    records = _records()
     if command in _RUNNING_ONLY:
         records = [record for record in records if record.running]
     if command in _TERMINAL_ONLY:

@@ -51,6 +51,14 @@ def find_all(client: SyncClient, texts: Iterable[str]) -> list[SyncProcess]:
     return [find(client, text) for text in texts]
 
 
+def find_group(client: SyncClient, name: str) -> list[SyncProcess]:
+    """Everything that was started with a group, oldest first."""
+    processes = client.list(group=name)
+    if not processes:
+        raise NotFound(f"there is no process in group {name!r}; `holdfast ps -a` lists them all")
+    return processes
+
+
 def matching(text: str, records: Iterable[Record]) -> list[Record]:
     """The processes with exactly this label, else those whose handle begins like this."""
     start = text.removeprefix("proc-")

@@ -30,6 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "attach": ("_commands_terminal", "see a process's terminal and type into it"),
     "send": ("_commands_act", "write to a process, or press keys in its terminal"),
     "wait": ("_commands_act", "wait for processes and print their exit codes"),
+    "gather": ("_commands_act", "be told of the end of a group once, not of each"),
     "kill": ("_commands_stop", "stop processes and everything they started"),
     "signal": ("_commands_stop", "send one signal to a process and its group"),
     "resize": ("_commands_terminal", "change the size of a process's terminal"),
@@ -53,6 +54,15 @@ def _formatter(prog: str) -> argparse.HelpFormatter:
 
 class Usage(BadRequest):
     """The arguments make no sense; the message says what to type instead."""
+
+
+def duration(text: str, flag: str) -> float:
+    from holdfast._config import parse_duration
+
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise Usage(f"{flag} {error}, not {text!r}") from None
 
 
 class Parser(argparse.ArgumentParser):

@@ -13,10 +13,11 @@ from holdfast._model import duration_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from typing import Any, TextIO
 
     from holdfast._model import Event, Record
+    from holdfast._usage import Usage
 
 _COLOURS = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 STATUS_COLOURS = {
@@ -29,6 +30,7 @@ STATUS_COLOURS = {
 }
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _WIDEST_NAME = 24
+_HIDDEN = "their files, ports and I/O"
 
 
 def can_draw() -> bool:
@@ -160,12 +162,18 @@ def waiting_text(record: Record) -> str | None:
     return f"for {kind}" + (f": {waiting['prompt']}" if waiting["prompt"] else "")
 
 
-def process_table(records: Iterable[Record]) -> Table:
-    """A row for each; with a column for the mode where some have a terminal."""
+def process_table(records: Iterable[Record], used: Mapping[str, Usage] | None = None) -> Table:
+    """A row for each; with columns for the mode and the group where some have one."""
     records = list(records)
     terminals = any(record.mode != "pipe" for record in records)
     mode = ["MODE"] if terminals else []
-    table = Table("HANDLE", "LABEL", "STATUS", *mode, "DURATION", "SESSION", "COMMAND")
+    groups = any(record.group for record in records)
+    ports = any(each.ports for each in used.values()) if used else False
+    usage = [] if used is None else ["CPU AVG", "MEM", *(["PORTS"] if ports else [])]
+    table = Table(
+        *("HANDLE", "LABEL", *(["GROUP"] if groups else []), "STATUS", *mode, "DURATION"),
+        *(*usage, "SESSION", "COMMAND"),
+    )
     for record in records:
         status, colour = status_cell(record)
         if isinstance(record.waiting_for_input, dict):
@@ -173,16 +181,25 @@ def process_table(records: Iterable[Record]) -> Table:
         table.add(
             record.handle,
             record.label or "-",
+            *([record.group or "-"] if groups else []),
             (status, colour),
             *([record.mode] if terminals else []),
             duration_text(record.elapsed()),
+            *([] if used is None else _usage_cells(used.get(record.handle), ports)),
             record.session,
             record.command_text,
         )
     return table
 
 
-def show_record(record: Record) -> None:
+def _usage_cells(used: Usage | None, ports: bool) -> list[str]:
+    if used is None:
+        return ["-"] * (3 if ports else 2)
+    cells = [percent_text(used.cpu_average_percent) or "-", size_text(used.memory_bytes) or "-"]
+    return [*cells, ports_text(used) or "-"] if ports else cells
+
+
+def show_record(record: Record, used: Usage | None = None) -> None:
     """One process, a line for each thing known."""
     colour = coloured(sys.stdout)
     text, tint = status_cell(record)
@@ -210,6 +227,7 @@ def show_record(record: Record) -> None:
         ("kept", "yes, outlives its session" if record.keep else None, None),
         ("peak memory", size_text(record.peak_memory_bytes), None),
         ("cpu time", seconds_text(record.cpu_seconds), None),
+        *(() if used is None else _usage_entries(used)),
         ("log", record.log, None),
         ("stderr log", record.err_log, None),
         ("ends with", record.ends_with if record.running else None, None),
@@ -219,6 +237,32 @@ def show_record(record: Record) -> None:
         if value not in (None, ""):
             title = paint(f"{name}:".ljust(14), "dim", colour)
             print(title + paint(safe(str(value)), tint, colour))
+
+
+def _usage_entries(used: Usage) -> list[tuple[str, str | None, None]]:
+    average, peak = percent_text(used.cpu_average_percent), size_text(used.peak_memory_bytes)
+    cpu, memory = seconds_text(used.cpu_seconds), size_text(used.memory_bytes)
+    read, written = size_text(used.read_bytes), size_text(used.written_bytes)
+    shown = {
+        "cpu time": cpu and (f"{cpu}, {average} on average" if average else cpu),
+        "memory": memory and f"{memory}, at most {peak}",
+        "processes": f"{used.processes}, threads {used.threads}" if used.processes else None,
+        "open files": None if used.open_files is None else str(used.open_files),
+        "ports": ports_text(used),
+        "I/O": read and f"{read} read, {written} written",
+        "hidden": f"{used.hidden} of another user, without {_HIDDEN}" if used.hidden else None,
+    }
+    return [(name, text, None) for name, text in shown.items()]
+
+
+def ports_text(used: Usage) -> str | None:
+    return ", ".join(map(str, used.ports)) or None
+
+
+def percent_text(percent: float | None) -> str | None:
+    if percent is None:
+        return None
+    return f"{percent:.1f}%" if percent < 10 else f"{percent:.0f}%"
 
 
 def size_text(size: int | None) -> str | None:

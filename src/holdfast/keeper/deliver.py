@@ -11,12 +11,13 @@ import binascii
 import os
 import time
 
-from .._completion import TAIL_BYTES
+from .._completion import TAIL_BYTES, joined_tail
 from .._home import Home
 from .._model import rfc3339
 from .._outbox import OutboxWriter, end_event_id, input_event_id, watch_event_id
 from .._store import Store
 from .._watches import advance, catch_up, condition, is_live, key
+from .gather import Gatherings
 from .journal import say
 
 TYPE_CHECKING = False
@@ -31,11 +32,19 @@ if TYPE_CHECKING:
 
 _AGAIN = 1.0
 _OPEN_OUTBOXES = 100
-_CONTINUATION = bytes(range(0x80, 0xC0))  # the bytes of a UTF-8 character after its first
 
 
 class Delivery:
-    __slots__ = ("_home", "_loop", "_on_saved", "_outboxes", "_store", "_timer", "_unsaved")
+    __slots__ = (
+        "_home",
+        "_loop",
+        "_on_saved",
+        "_outboxes",
+        "_store",
+        "_timer",
+        "_unsaved",
+        "gatherings",
+    )
 
     def __init__(
         self, home: Home, store: Store, loop: Loop, on_saved: Callable[[Child], None]
@@ -47,6 +56,7 @@ class Delivery:
         self._outboxes: dict[str, OutboxWriter] = {}
         self._unsaved: dict[str, Child] = {}
         self._timer: Timer | None = None
+        self.gatherings = Gatherings(home, self._outbox)
 
     def __contains__(self, handle: str) -> bool:
         """True while the end of this process is not written down yet."""
@@ -73,22 +83,25 @@ class Delivery:
 
     def _append(self, child: Child) -> None:
         record = child.record
-        self._outbox(record.session).append(
-            {
-                "id": end_event_id(record.handle),
-                "type": "end",
-                "at": record.ended_at,
-                "handle": record.handle,
-                "label": record.label,
-                "command": record.command,
-                "status": record.status,
-                "exit_code": record.exit_code,
-                "signal": record.signal,
-                "reason": record.reason,
-                "duration_seconds": record.duration_seconds,
-                "tail": binascii.b2a_base64(_tail(child), newline=False).decode(),
-            }
-        )
+        entry = {
+            "id": end_event_id(record.handle),
+            "type": "end",
+            "at": record.ended_at,
+            "handle": record.handle,
+            "label": record.label,
+            "group": record.group,
+            "command": record.command,
+            "status": record.status,
+            "exit_code": record.exit_code,
+            "signal": record.signal,
+            "reason": record.reason,
+            "duration_seconds": record.duration_seconds,
+            "tail": binascii.b2a_base64(_tail(child), newline=False).decode(),
+        }
+        outbox = self._outbox(record.session)
+        outbox.acknowledge(outbox.open_prompts(record.handle))  # nobody can answer them any more
+        if not self.gatherings.ended(record.session, record.handle, entry):
+            outbox.append(entry)
 
     def prompt(self, child: Child, said: dict[str, Any], *, again: bool) -> None:
         """Tell that a process waits for input: once for each place in its log, or `again` there."""
@@ -120,7 +133,7 @@ class Delivery:
 
     def watch(self, record: Record, watch: Watch, said: dict[str, Any]) -> None:
         """Move a watch on, and tell what it saw on the way; OSError if that cannot be told now."""
-        place, partly, over = int(said["place"]), bool(said["partly"]), bool(said.get("over"))
+        place, partly, over = said["place"], said["partly"], bool(said.get("over"))
         seen = said.get("event")
         if seen is not None:
             nth = watch["told"] + 1
@@ -140,6 +153,7 @@ class Delivery:
                     "match": str(seen.get("match", "")),
                     "groups": list(seen.get("groups", ())),
                     "line": str(seen["line"]),
+                    "stream": str(seen.get("stream", "")),
                     "offset": seen.get("offset"),
                     "reason": seen.get("reason"),
                     "nth": nth,
@@ -217,6 +231,7 @@ class Delivery:
     def acknowledge(self, session: str, ids: list[str]) -> list[str]:
         if session not in self._outboxes and not os.path.exists(self._home.outbox(session)):
             return []
+        self.gatherings.acknowledged(session, ids)
         return self._outbox(session).acknowledge(ids)
 
     def _outbox(self, session: str) -> OutboxWriter:
@@ -231,9 +246,4 @@ class Delivery:
 def _tail(child: Child) -> bytes:
     """The last output: of stdout, and after it of stderr where that is separate."""
     out, *rest = [writer.tail(TAIL_BYTES) for writer in child.writers] or [b""]
-    for err in rest:
-        room = max(TAIL_BYTES // 2, TAIL_BYTES - len(out))  # what one leaves is the other's
-        if len(err) > room:
-            err = err[-room:].lstrip(_CONTINUATION)  # begin with a whole character
-        out = out[len(err) - TAIL_BYTES :] + err
-    return out
+    return joined_tail(out, *rest) if rest else out

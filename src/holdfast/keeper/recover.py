@@ -26,6 +26,7 @@ def recover(worker: Worker) -> None:
     table = worker.guard.table
     ended = []
     worker.store.clean_up()
+    worker.delivery.gatherings.load()
     for handle in worker.store.handles():
         try:
             record = worker.store.load(handle)
@@ -48,6 +49,7 @@ def recover(worker: Worker) -> None:
             for fd in held.descriptors():
                 os.close(fd)
     table.clear()
+    worker.delivery.gatherings.take_up(lambda handle: handle in worker.children)
     worker.leases.recover()
     worker.shelf.prune()
     worker.shelf.prune_sessions({child.record.session for child in worker.children.values()})

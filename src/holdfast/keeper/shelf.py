@@ -44,6 +44,16 @@ class Shelf:
             if not handles:
                 del self._handles[session]
 
+    def ended(self, session: str) -> list[Record]:
+        """What is known of a session's finished processes, oldest first."""
+        found = []
+        for handle in self._handles.get(session, ()):
+            try:
+                found.append(self._store.load(handle))
+            except (NotFound, StoreError):
+                continue
+        return found
+
     def finished(self, record: Record) -> None:
         """A process has just ended: make room for it, and see that it is forgotten in time."""
         self.put(record)

@@ -88,7 +88,7 @@ class Verbs:
         mode = m["mode"]
         launch.check_directory(cwd)
         program = launch.find_program(argv, env, cwd)
-        watches = _watches(m.get("watches") or [])
+        watches = _watches(m.get("watches") or [], 2 if m["stderr"] == "separate" else 1)
         record = Record(
             handle=handle,
             session=session,
@@ -362,9 +362,31 @@ class Verbs:
         children = self.worker.running(connection.session)
         for start in self.worker.tmux.starting(connection.session):
             self.worker.tmux.cancel(start)
-        polite = _signal(m["signal"])
-        grace = _grace(m["grace"])
+        return self._kill_many(connection, number, children, m)
+
+    def verb_stop_group(self, connection: Connection, number: int, m: Message) -> Answer | None:
+        group = _group(m["group"])
+        running = self.worker.running(connection.session)
+        for start in self.worker.tmux.starting(connection.session):
+            if start.record.group == group:
+                self.worker.tmux.cancel(start)
+        children = [child for child in running if child.record.group == group]
+        return self._kill_many(connection, number, children, m)
+
+    def _kill_many(
+        self, connection: Connection, number: int, children: list[Child], m: Message
+    ) -> Answer | None:
+        polite, grace = _signal(m["signal"]), _grace(m["grace"])
         return self._stop_many(connection, number, children, "killed", polite, grace)
+
+    def verb_gather(self, connection: Connection, number: int, m: Message) -> Answer:
+        """Tell of a group as one."""
+        worker, group = self.worker, _group(m["group"])
+        session = connection.session or DEFAULT_SESSION
+        records = [child.record for child in worker.running(session)] + worker.shelf.ended(session)
+        members = [record for record in records if record.group == group]
+        members.sort(key=lambda record: record.started_at)
+        return {"members": worker.delivery.gatherings.gather(m["name"], session, group, members)}
 
     def verb_close(self, connection: Connection, number: int, m: Message) -> Answer | None:
         """End the session in good order, if this client is the last that holds it."""
@@ -468,6 +490,12 @@ def seconds(value: object) -> float:
     raise BadRequest(f"not a number of seconds: {str(value)[:60]}")
 
 
+def _group(value: object) -> str:
+    if isinstance(value, str) and value:
+        return value
+    raise BadRequest("a group is a name that its processes were started with")
+
+
 def _grace(value: object) -> float | None:
     return None if value is None else seconds(value)
 
@@ -482,11 +510,12 @@ def _size(value: object) -> tuple[int, int]:
     raise BadRequest("a size is columns and rows, each from 1 to 1000")
 
 
-def _watches(asked: object) -> list[Answer]:
+def _watches(asked: object, logs: int) -> list[Answer]:
     if not isinstance(asked, list) or len(asked) > MOST_WATCHES:
         raise BadRequest(f"watches are a list of at most {MOST_WATCHES}")
     now = time.monotonic()
-    return [begun(checked(spec), number, 0, now) for number, spec in enumerate(asked, 1)]
+    ends = [0] * logs
+    return [begun(checked(spec), number, ends, now) for number, spec in enumerate(asked, 1)]
 
 
 def _check_fields(m: Message) -> None:

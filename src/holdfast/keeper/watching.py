@@ -22,7 +22,7 @@ import sys
 import time
 
 from .._errors import BadRequest, LimitReached
-from .._watches import MOST_WATCHES, begun, checked, is_live, is_same
+from .._watches import MOST_WATCHES, STREAMS, begun, checked, is_live, is_same, is_step
 from . import helper
 from .journal import say
 from .loop import IN, OUT
@@ -54,8 +54,8 @@ class Watching:
         self._worker = worker
         self._loop = worker.loop
         self._watched: dict[str, Child] = {}
-        # Ended, with the size of their log then; their watches may have missed the last of it.
-        self._ended_with: dict[str, tuple[Record, int | None]] = {}
+        # Ended, with the sizes of their logs then; their watches may have missed the last of it.
+        self._ended_with: dict[str, tuple[Record, list[int] | None]] = {}
         self._untellable: set[str] = set()  # handles with something that the disk had no room for
         self._since: dict[str, int] = {}  # what an earlier watcher has seen of a log
         self._prompted: dict[str, str] = {}  # handles that may have an open prompt, and its kind
@@ -84,7 +84,7 @@ class Watching:
     def take_up(self, child: Child) -> None:
         """As `add`, for a process of an earlier worker, which may have been told to wait."""
         self._prompted[child.record.handle] = ""
-        self._since[child.record.handle] = child.writers[0].size if child.writers else 0
+        self._since[child.record.handle] = self._ends(child)[0]
         self.add(child)
 
     def resized(self, child: Child) -> None:
@@ -98,12 +98,12 @@ class Watching:
         self._answered.discard(handle)
         self._since.pop(handle, None)
         watched = self._watched.pop(handle, None) is not None
-        size = child.writers[0].size if child.writers else None
-        if self._keep_for_the_rest(child.record, size):
+        ends = self._ends(child) if child.writers else None
+        if self._keep_for_the_rest(child.record, ends):
             if watched and self._pid:
-                self._tell({"ended": handle, "size": size})
+                self._tell_end(handle, ends)
             else:
-                self._look_at_the_rest(child.record, size)
+                self._look_at_the_rest(child.record, ends)
         elif watched:
             self._let_go(handle)
 
@@ -112,20 +112,27 @@ class Watching:
         if self._keep_for_the_rest(record, None):
             self._look_at_the_rest(record, None)
 
-    def _keep_for_the_rest(self, record: Record, size: int | None) -> bool:
+    def _ends(self, child: Child) -> list[int]:
+        """Where each of its logs ends, stdout's first."""
+        sizes = {writer.path: writer.size for writer in child.writers}
+        streams = STREAMS[: 1 if child.record.err_log is None else 2]
+        home, handle = self._worker.home, child.record.handle
+        return [sizes.get(home.log(handle, stream), 0) for stream in streams]
+
+    def _keep_for_the_rest(self, record: Record, ends: list[int] | None) -> bool:
         """Whether something may be found in the rest of its output; the other watches end here."""
         live = [watch for watch in record.watches if is_live(watch)]
         if any("output" in watch for watch in live):
-            self._ended_with[record.handle] = record, size
+            self._ended_with[record.handle] = record, ends
             return True
         for watch in live:
             watch["done"] = True
         return False
 
-    def _look_at_the_rest(self, record: Record, size: int | None) -> None:
+    def _look_at_the_rest(self, record: Record, ends: list[int] | None) -> None:
         if self._pid:
             self._tell_of(record)
-            self._tell({"ended": record.handle, "size": size})
+            self._tell_end(record.handle, ends)
             self._cancel()
         else:
             self._start_in(0.0)
@@ -181,8 +188,7 @@ class Watching:
                     handle=record.handle,
                 )
             record.watches.remove(over)
-        size = child.writers[0].size if child.writers else 0
-        watch = begun(spec, record.watches_made + 1, size, time.monotonic())
+        watch = begun(spec, record.watches_made + 1, self._ends(child), time.monotonic())
         record.watches.append(watch)
         record.watches_made += 1
         try:
@@ -228,7 +234,7 @@ class Watching:
         if record is None:
             return
         watch = next((watch for watch in record.watches if watch["id"] == message["id"]), None)
-        if watch is None or not is_live(watch) or watch["place"] != message["from"]:
+        if watch is None or not is_live(watch) or not is_step(watch, message):
             return  # ended since, or looked for from another place by now
         try:
             self._worker.delivery.watch(record, watch, message)
@@ -318,8 +324,8 @@ class Watching:
         self._loop.add(self._from, IN, lambda _: self._hear())
         for child in list(self._watched.values()):
             self._tell_of(child.record)
-        for record, size in list(self._ended_with.values()):
-            self._look_at_the_rest(record, size)
+        for record, ends in list(self._ended_with.values()):
+            self._look_at_the_rest(record, ends)
 
     def _start_again(self) -> None:
         delay = min(_AGAIN * 2 ** min(self._failures, 10), _AGAIN_AT_MOST)
@@ -349,7 +355,7 @@ class Watching:
             self._close_to()
         self._pid, self._pidfd, self._from = 0, -1, -1
         for handle, child in self._watched.items():
-            self._since[handle] = child.writers[0].size if child.writers else 0
+            self._since[handle] = self._ends(child)[0]
         if asked or time.monotonic() - self._started > _LIVED_LONG:
             self._failures = 0
         if asked:
@@ -371,12 +377,18 @@ class Watching:
                 "tty": record.tty,
                 "log": record.log,
                 "head": home.head(record.handle),
+                "err_log": record.err_log,
+                "err_head": home.head(record.handle, "stderr"),
                 "sizes": record.sizes,
                 "from": self._since.get(record.handle, 0),
                 "input": record.stdin and record.running,
                 "watches": [watch for watch in record.watches if is_live(watch)],
             }
         )
+
+    def _tell_end(self, handle: str, ends: list[int] | None) -> None:
+        out, *err = ends or (None,)
+        self._tell({"ended": handle, "size": out, "err_size": err[0] if err else None})
 
     def _tell(self, message: dict[str, Any]) -> None:
         if self._to < 0:

@@ -5,13 +5,14 @@ this program while there is a process that may ask for something or is watched (
 tells it of each. One JSON object in a line, each way:
 
     in   {"add": HANDLE, "pid": n, "mode": "pipe" | "pty" | "tmux", "tty": PATH | null,
-          "log": PATH, "head": PATH, "sizes": [[offset, columns, rows], ...], "from": OFFSET,
+          "log": PATH, "head": PATH, "err_log": PATH | null, "err_head": PATH,
+          "sizes": [[offset, columns, rows], ...], "from": OFFSET,
           "input": whether somebody can type to it, "watches": [WATCH, ...]}
          {"sizes": HANDLE, "to": [[offset, columns, rows], ...]}
          {"answered": HANDLE}
          {"watch": HANDLE, "of": WATCH}
          {"unwatch": HANDLE, "id": ID}
-         {"ended": HANDLE, "size": n}
+         {"ended": HANDLE, "size": n, "err_size": n | null}
          {"drop": HANDLE}
     out  {"input": HANDLE, "offset": n, "prompt": TEXT, "kind": "line" | "password" | "key",
           "screen": TEXT, where the program draws}
@@ -19,6 +20,7 @@ tells it of each. One JSON object in a line, each way:
          {"reply": HANDLE, "data": BASE64}
          {"watch": HANDLE, "id": ID, "from": PLACE, "place": PLACE, "partly": bool,
           "over": bool, "event": {"line": TEXT, "tail": BASE64, ...}, if something was seen}
+          (places and "partly" are lists of two where both logs are looked at)
          {"done": HANDLE}
 
 "answered" says that what is asked for next is another prompt, though nothing was written since.
@@ -26,8 +28,8 @@ tells it of each. One JSON object in a line, each way:
 looking for queries. Without it that is the log's end, or its beginning for a process that has only
 just started: programs ask first of all.
 
-"ended" says that a process has ended, with a log of this size: what its watches find in the rest of
-that is said, then "done", and it is dropped.
+"ended" says that a process has ended, with logs of this size: what its watches find in the rest of
+them is said, then "done", and it is dropped.
 
 DESIGN. It holds nothing that cannot be lost. Killed and started again it may tell of a prompt that
 it told of before, with the same offset, which is how the keeper knows it. A query is answered at

@@ -90,7 +90,7 @@ class InputEye:
         self.due: float | None = time.monotonic() + _QUIET
         self.over = False
 
-    def ended(self, size: int) -> None:
+    def ended(self) -> None:
         self.over = True
 
     def answered(self, now: float) -> None:

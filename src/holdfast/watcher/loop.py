@@ -92,7 +92,8 @@ class Watcher:
         if "add" in told:
             self._drop(handle)
             watched = self._watched[handle] = Watched(told, self._say)
-            self._by_log[watched.log.path] = watched
+            for path in watched.paths:
+                self._by_log[path] = watched
             self._follow(watched)
         elif "drop" in told:
             self._drop(handle)
@@ -108,7 +109,7 @@ class Watcher:
         elif "unwatch" in told:
             self._watched[handle].unwatch(told["id"])
         elif "ended" in told:
-            self._watched[handle].ended(told.get("size"))
+            self._watched[handle].ended([told.get("size"), told.get("err_size")])
             self._finish(self._watched[handle])
 
     def _finish(self, watched: Watched) -> None:
@@ -120,9 +121,10 @@ class Watcher:
     def _drop(self, handle: str) -> None:
         watched = self._watched.pop(handle, None)
         if watched is not None:
-            self._by_log.pop(watched.log.path, None)
+            for path in watched.paths:
+                self._by_log.pop(path, None)
+                self._changes.remove(path)
             self._unseen.discard(handle)
-            self._changes.remove(watched.log.path)
             watched.close()
 
     def _say(self, message: dict[str, Any]) -> None:
@@ -133,13 +135,14 @@ class Watcher:
     # -- what changed, and what is due ---------------------------------------------------------
 
     def _follow(self, watched: Watched) -> None:
-        if self._changes.add(watched.log.path):
-            self._unseen.discard(watched.handle)
-        else:
+        unseen = [path for path in watched.paths if not self._changes.add(path)]
+        if unseen:
             self._unseen.add(watched.handle)
-            missing = not os.path.exists(watched.log.path)
+            missing = not any(map(os.path.exists, unseen))
             self._poll_at = time.monotonic() + (_POLL_MISSING if missing else _POLL)
-        # What was written before its log was watched is told by no event.
+        else:
+            self._unseen.discard(watched.handle)
+        # What was written before its logs were watched is told by no event.
         self._guarded(watched, watched.refresh)
 
     def _see_changes(self) -> None:

@@ -44,7 +44,7 @@ class QueryEye:
         self.due: float | None = 0.0 if at < watched.end else None
         self.over = False
 
-    def ended(self, size: int) -> None:
+    def ended(self) -> None:
         self.over = True
 
     def grown(self, now: float) -> None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
         def look(self, now: float) -> None: ...
 
-        def ended(self, size: int) -> None: ...
+        def ended(self) -> None: ...
 
 
 _YOUNG = 3.0
@@ -47,19 +47,33 @@ _EYES: dict[str, type[WatchEye]] = {
 }
 
 
+class Stream:
+    """One of its logs, and where that ends: `end` as last seen, `final` when the process ended."""
+
+    __slots__ = ("end", "final", "log", "name")
+
+    def __init__(self, name: str, path: str, head_path: str) -> None:
+        self.name = name
+        self.log = Log(path, head_path)
+        self.end = self.log.size()
+        self.final: int | None = None
+
+    def __repr__(self) -> str:
+        return f"<Stream {self.name} at {self.end}>"
+
+
 class Watched:
     __slots__ = (
         "_ended",
         "_rendering",
-        "end",
         "eyes",
         "handle",
         "input",
-        "log",
         "pid",
         "say",
         "sizes",
         "started",
+        "streams",
         "tty",
     )
 
@@ -67,12 +81,13 @@ class Watched:
         self.handle: str = told["add"]
         self.pid: int = told["pid"]
         self.tty: str | None = told.get("tty")
-        self.log = Log(told["log"], told["head"])
+        self.streams = [Stream("stdout", told["log"], told["head"])]
+        if told.get("err_log") is not None:
+            self.streams.append(Stream("stderr", told["err_log"], told["err_head"]))
         self.sizes: list[list[int]] = told.get("sizes") or []
         self.say = say
         self.started = _kernel.start_time(self.pid)
         self._rendering: Rendering | None = None
-        self.end = self.log.size()
         self._ended = False
         self.input = InputEye(self) if told.get("input", True) else None
         self.eyes: list[Eye] = [self.input] if self.input is not None else []
@@ -86,6 +101,19 @@ class Watched:
 
     def __repr__(self) -> str:
         return f"<Watched {self.handle} pid={self.pid} at {self.end}>"
+
+    @property
+    def log(self) -> Log:
+        """Of stdout; in a terminal, of all that it wrote."""
+        return self.streams[0].log
+
+    @property
+    def end(self) -> int:
+        return self.streams[0].end
+
+    @property
+    def paths(self) -> list[str]:
+        return [stream.log.path for stream in self.streams]
 
     @property
     def alive(self) -> bool:
@@ -110,12 +138,14 @@ class Watched:
     def unwatch(self, id: str) -> None:
         self.eyes = [eye for eye in self.eyes if getattr(eye, "id", None) != id]
 
-    def ended(self, size: int | None) -> None:
+    def ended(self, sizes: list[int | None]) -> None:
         """The process has ended: of what it wrote until then the rest is looked at."""
         self.refresh()
         self._ended = True
+        for stream, size in zip(self.streams, sizes, strict=False):
+            stream.final = stream.end if size is None else size
         for eye in self.eyes:
-            eye.ended(self.end if size is None else size)
+            eye.ended()
         self._close_eyes()
 
     @property
@@ -126,15 +156,18 @@ class Watched:
         self.eyes = [eye for eye in self.eyes if not eye.over]
 
     def refresh(self) -> bool:
-        """See how long the log is; True, and the eyes have been told, if it has grown."""
-        end = self.log.size()
-        if end <= self.end:
-            return False
-        self.end = end
-        now = time.monotonic()
-        for eye in self.eyes:
-            eye.grown(now)
-        return True
+        """See how long the logs are; True, and the eyes have been told, if one has grown."""
+        grown = False
+        for stream in self.streams:
+            end = stream.log.size()
+            if end > stream.end:
+                stream.end = end
+                grown = True
+        if grown:
+            now = time.monotonic()
+            for eye in self.eyes:
+                eye.grown(now)
+        return grown
 
     def look(self, now: float) -> None:
         for eye in self.eyes:
@@ -162,4 +195,5 @@ class Watched:
         if self._rendering is not None:
             self._rendering.close()
             self._rendering = None
-        self.log.close()
+        for stream in self.streams:
+            stream.log.close()

@@ -11,9 +11,9 @@ import os
 import time
 from base64 import b64encode
 
-from .._completion import TAIL_BYTES
+from .._completion import TAIL_BYTES, joined_tail
 from .._errors import StoreError
-from .._watches import OPEN, TAKEN
+from .._watches import OPEN, TAKEN, listed, packed, streams_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from .._ports import Listener, Look
     from .._watches import Watch
-    from .watched import Watched
+    from .watched import Stream, Watched
 
 _FIRST_LOOK, _SLOWEST_LOOK = 0.05, 1.0
 _SHARE = 50  # of the time, one part at most goes into looking for one port
@@ -34,7 +34,9 @@ class WatchEye:
         self.over = False
         self.due: float | None = 0.0
         self._watched = watched
-        self._place: int = watch["place"]
+        names = streams_of(watch)
+        self._streams = [stream for stream in watched.streams if stream.name in names]
+        self._place: list[int] = listed(watch["place"])  # in each of them
         self._left: int = watch["most"] - watch["told"]
         self._cooldown: float = watch["cooldown"]
         self._cooled: float = watch["clock"] + self._cooldown if watch["told"] else 0.0
@@ -45,18 +47,21 @@ class WatchEye:
     def look(self, now: float) -> None:
         raise NotImplementedError
 
-    def ended(self, size: int) -> None:
-        """Its process has ended, when the log was of this size: what there is to say of that."""
+    def ended(self) -> None:
+        """Its process has ended: what there is to say of that."""
         self.over = True
+
+    def _ends(self) -> list[int]:
+        return [stream.end for stream in self._streams]
 
     def _tell(
         self,
         now: float,
-        place: int,
+        place: list[int],
         line: str,
         tail: bytes,
         *,
-        partly: bool = False,
+        partly: list[bool] | None = None,
         over: bool = False,
         **facts: Any,
     ) -> None:
@@ -64,22 +69,34 @@ class WatchEye:
         self._left -= 1
         self.over = over or self._left <= 0
         event = {"line": line, "tail": b64encode(tail).decode(), **facts}
-        self._say(place, partly, event=event, over=self.over)
+        self._say(place, partly or [False] * len(place), event=event, over=self.over)
         self._cooled = now + self._cooldown
 
-    def _say(self, place: int, partly: bool, **more: Any) -> None:
+    def _say(self, place: list[int], partly: list[bool], **more: Any) -> None:
         before, self._place = self._place, place
         watched = self._watched
-        said = {"id": self.id, "from": before, "place": place, "partly": partly}
-        watched.say({"watch": watched.handle, **said, **more})
+        said = {"from": packed(before), "place": packed(place), "partly": packed(partly)}
+        watched.say({"watch": watched.handle, "id": self.id, **said, **more})
 
-    def _tail(self, end: int, begin: int = 0) -> bytes:
-        """The last of the log before `end`."""
-        start = max(begin, end - TAIL_BYTES)
-        try:
-            return self._watched.log.read(start, end - start).data
-        except StoreError:
-            return b""
+    def _name(self, stream: Stream) -> str:
+        """Which stream something was seen in, where there are two."""
+        return stream.name if len(self._watched.streams) > 1 else ""
+
+
+def tail_of(stream: Stream, end: int, begin: int = 0) -> bytes:
+    """The last of a log before `end`."""
+    start = max(begin, end - TAIL_BYTES)
+    try:
+        return stream.log.read(start, end - start).data
+    except StoreError:
+        return b""
+
+
+def last_of(streams: list[Stream], begins: list[int] | None = None) -> bytes:
+    """The last of all of them, or what is new in them since."""
+    pairs = zip(streams, begins or [0] * len(streams), strict=True)
+    out, *rest = [tail_of(stream, stream.end, begin) for stream, begin in pairs]
+    return joined_tail(out, *rest) if rest else out
 
 
 class QuietEye(WatchEye):
@@ -88,24 +105,30 @@ class QuietEye(WatchEye):
     def __init__(self, watched: Watched, watch: Watch) -> None:
         super().__init__(watched, watch)
         self._seconds: float = watch["quiet"]
-        self.grown(_last_output(watched))
+        self._seen: list[int] = []
+        self.grown(max(map(_last_output, self._streams)))
 
     def grown(self, now: float) -> None:
-        self.due = max(now + self._seconds, self._cooled)
+        ends = self._ends()
+        if ends != self._seen:
+            self._seen = ends
+            self.due = max(now + self._seconds, self._cooled)
 
     def look(self, now: float) -> None:
         watched = self._watched
-        if watched.refresh():
+        before = self._seen
+        watched.refresh()
+        if self._seen != before:
             return
         self.due = None
-        if watched.alive and watched.end != self._place:
-            self._tell(now, watched.end, f"{self._seconds:g}s", self._tail(watched.end))
+        if watched.alive and before != self._place:
+            self._tell(now, before, f"{self._seconds:g}s", last_of(self._streams))
 
 
-def _last_output(watched: Watched) -> float:
+def _last_output(stream: Stream) -> float:
     now = time.monotonic()
     try:
-        return now - max(0.0, time.time() - os.stat(watched.log.path).st_mtime)
+        return now - max(0.0, time.time() - os.stat(stream.log.path).st_mtime)
     except OSError:
         return now
 
@@ -118,23 +141,33 @@ class EveryEye(WatchEye):
         self._seconds = max(watch["every"], self._cooldown)
         self._begin: float = watch["clock"]
         self.due = None
-        if watched.end > self._place:
+        if self._new():
             self.due = self._begin + self._seconds
 
     def grown(self, now: float) -> None:
-        if self.due is None:
+        if self.due is None and self._new():
             intervals = max(1, math.ceil((now - self._begin) / self._seconds))
             self.due = self._begin + intervals * self._seconds
 
     def look(self, now: float) -> None:
-        watched = self._watched
-        watched.refresh()
+        self._watched.refresh()
         self.due = None
-        before, end = self._place, watched.end
-        if end > before:
-            tail = self._tail(end, before)
-            self._tell(now, end, f"{end - before} bytes", tail, offset=before)
-            self._begin = now
+        new = self._new()
+        if not new:
+            return
+        (stream, offset), *rest = new
+        line = f"{sum(stream.end - at for stream, at in new)} bytes"
+        for other, at in rest:
+            line += f", {other.end - at} of them in {other.name}"
+        name = "" if rest else self._name(stream)
+        tail = last_of(self._streams, self._place)
+        self._tell(now, self._ends(), line, tail, offset=offset, stream=name)
+        self._begin = now
+
+    def _new(self) -> list[tuple[Stream, int]]:
+        """The streams that have grown, and from where on."""
+        places = zip(self._streams, self._place, strict=True)
+        return [(stream, at) for stream, at in places if stream.end > at]
 
 
 class PortEye(WatchEye):
@@ -177,7 +210,7 @@ class PortEye(WatchEye):
             self._stranger = 0
         elif ours:
             self._see(now, OPEN, f"{self._port}, pid {listener.pid}", over=True)
-        elif self._place < TAKEN:
+        elif self._place[0] < TAKEN:
             # Seen twice: a server that is just being forked looks like a stranger for a moment.
             if self._stranger == listener.inode:
                 line = f"{self._port}, taken by {listener}"
@@ -201,4 +234,4 @@ class PortEye(WatchEye):
         return listener, listener is not None and listener.pid in ours
 
     def _see(self, now: float, place: int, line: str, **more: Any) -> None:
-        self._tell(now, place, line, self._tail(self._watched.end), **more)
+        self._tell(now, [place], line, last_of(self._watched.streams), **more)
