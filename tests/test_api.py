@@ -21,7 +21,8 @@ def test_what_is_exported_is_what_is_named() -> None:
         for name, value in vars(holdfast).items()
         if not name.startswith("_") and not isinstance(value, types.ModuleType)
     }
-    assert exported | {"__version__"} == set(holdfast.__all__)
+    exported.discard("TYPE_CHECKING")
+    assert exported | {"__version__", "Toolset"} == set(holdfast.__all__)
 
 
 @pytest.mark.parametrize("name", [name for name in PUBLIC if name not in ("__version__",)])
@@ -40,6 +41,7 @@ def test_everything_public_says_what_it_is(name: str) -> None:
         (holdfast.Client, holdfast.SyncClient),
         (holdfast.Process, holdfast.SyncProcess),
         (holdfast.Group, holdfast.SyncGroup),
+        (holdfast.Agent, holdfast.SyncAgent),
     ],
 )
 def test_the_two_clients_offer_the_same(asynchronous: type, plain: type) -> None:

@@ -1,5 +1,6 @@
 """Background processes for AI agents: start, watch, talk to them, and be told when they end."""
 
+from ._agents import Agent, AgentRecord
 from ._client import Client
 from ._connect import Connector, connect
 from ._errors import (
@@ -20,13 +21,20 @@ from ._errors import (
     WaitTimeout,
 )
 from ._group import Group
+from ._left_behind import LeftBehind
 from ._model import Event, Exit, Member, Record, Screen
 from ._output import Output
 from ._process import Process, Receipt
-from ._sync import SyncClient, SyncGroup, SyncProcess
+from ._sync import SyncAgent, SyncClient, SyncGroup, SyncProcess
 from ._version import __version__
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .tools import Toolset
+
 __all__ = [
+    "Agent",
+    "AgentRecord",
     "BadDirectory",
     "BadRequest",
     "Client",
@@ -38,6 +46,7 @@ __all__ = [
     "Group",
     "HoldfastError",
     "KeeperError",
+    "LeftBehind",
     "LimitReached",
     "Member",
     "NotExecutable",
@@ -50,12 +59,22 @@ __all__ = [
     "Screen",
     "SpawnError",
     "StoreError",
+    "SyncAgent",
     "SyncClient",
     "SyncGroup",
     "SyncProcess",
+    "Toolset",
     "Unavailable",
     "Unsupported",
     "WaitTimeout",
     "__version__",
     "connect",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name == "Toolset":  # loaded when it is used: the command line, for one, never does
+        from .tools import Toolset
+
+        return Toolset
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

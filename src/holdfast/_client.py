@@ -29,15 +29,17 @@ from ._output import Log
 from ._process import EARLY, YIELDED, Process, Receipt
 from ._store import Store
 from ._terminal import Renderings, live_size
-from ._watch import Watch
+from ._watch import Spares, Watch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from builtins import list as _List
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
     from typing import Any, Literal
 
+    from ._agents import Agent
     from ._group import Group
+    from ._left_behind import LeftBehind
     from ._link import Link
     from ._wait_for import Waited
 
@@ -63,6 +65,7 @@ class Client:
         self.session = session
         self.config = config
         self.renderings = Renderings(home)
+        self.spares = Spares()
         self._link = link
         self._problems: list[StoreError] = []
         # Ends that a wait has shown; the keeper hears of it a moment later.
@@ -94,6 +97,8 @@ class Client:
         check: Any = None,
         yield_ms: int | None = None,
         watch: Sequence[Any] = (),
+        retention: Any = UNSET,
+        max_running: Any = UNSET,
         handle: str | None = None,
     ) -> Process:
         """Start a command in the background and return at once.
@@ -116,7 +121,9 @@ class Client:
         is for what may be quick: it waits up to so many milliseconds for the end, and
         `process.backgrounded` says whether it was left to run on in the background.
 
-        `watch` has what the session is to be told of while it runs; see `Process.watch`.
+        `watch` has what the session is to be told of while it runs; see `Process.watch`. With
+        `max_running` of the session's running already it is refused; `retention` is how long it is
+        kept after its end and the last look.
 
         Raises NotExecutable, BadDirectory, LimitReached; nothing is left behind then.
         """
@@ -172,8 +179,8 @@ class Client:
                 "keep": keep,
                 "log_cap": choose("log_cap", log_cap),
                 "log_limit": choose("log_limit", log_limit),
-                "retention": self.config["retention"],
-                "max_running": self.config["max_running"],
+                "retention": choose("retention", retention),
+                "max_running": choose("max_running", max_running),
                 "max_finished": self.config["max_finished"],
             },
         )
@@ -271,6 +278,30 @@ class Client:
             await self._acknowledge_end(receipt.record)
         return receipts
 
+    async def lease(self, grace: Any) -> None:
+        """Change for how long the session's processes go on if this client is lost."""
+        seconds = self.config.choose("lease_grace", grace)
+        await self._link.call("lease", {"grace": seconds})
+        self._link.greeting.grace = seconds  # said again at every new connection
+
+    async def left_behind(self) -> _List[LeftBehind]:
+        """Sessions that worked in this directory, whose client was lost and whose time is not up.
+
+        None that somebody holds, and none of another directory or user.
+        """
+        from ._left_behind import LeftBehind
+
+        answer = await self._link.call("left_behind", {})
+        return [LeftBehind.of(each) for each in answer["sessions"]]
+
+    async def adopt(self, session: str) -> _List[Process]:
+        """Take over what a session left behind: its processes and what nobody was told of them.
+
+        One client can, and only while nobody has come back to that session.
+        """
+        answer = await self._link.call("adopt", {"session": checked_session(session)})
+        return [await self.get(handle) for handle in answer["handles"]]
+
     async def _kept(self, record: Record) -> Record:
         """The record, after making sure that somebody keeps what it says is running.
 
@@ -341,7 +372,8 @@ class Client:
 
     def _watch_events(self, names: _List[str]) -> Watch:
         self.home.ensure()
-        return Watch([self.home.sessions, *(self.home.outbox(name) for name in names)])
+        paths = [self.home.sessions, *(self.home.outbox(name) for name in names)]
+        return Watch(paths, self.spares)
 
     def _pending(self, acknowledged: bool) -> _List[Event]:
         found: list[tuple[str, Event]] = []
@@ -376,6 +408,53 @@ class Client:
                 self._delivered.clear()  # long since heard of
             self._delivered.add(event_id)
             await self._link.post("acknowledge", {"session": record.session, "ids": [event_id]})
+
+    # -- background agents ---------------------------------------------------------------------
+
+    async def register_agent(
+        self,
+        id: str,
+        type: str,
+        output_file: str | os.PathLike[str] | None = None,
+        *,
+        on_stop: Callable[[], Any] | None = None,
+    ) -> Agent:
+        """Keep track of work in this program that is no process: another agent, for example.
+
+            agent = await hf.register_agent("review", "reviewer", "out.md", on_stop=task.cancel)
+
+        `on_stop` is called when somebody asks for its stop; what it returns is awaited if it can
+        be. Say `done` when it is over: the session is told. If this program dies, it is `lost`.
+        """
+        from ._agents import Agent, AgentRecord
+
+        path = None if output_file is None else os.path.abspath(os.fspath(output_file))
+        wanted = {"agent": id, "type": type, "output_file": path, "token": os.urandom(8).hex()}
+        answer = await self._link.call("register_agent", wanted)
+        agent = Agent(self, AgentRecord.from_json(answer["agent"]))
+        if on_stop is not None:
+            self._link.beside(agent._when_stopped(on_stop))
+        return agent
+
+    async def agent(self, id: str) -> Agent:
+        """The background agent of this name; NotFound if this session has none."""
+        from ._agents import no_agent
+
+        for agent in await self.agents():
+            if agent.id == id:
+                return agent
+        raise no_agent(id)
+
+    async def agents(self) -> _List[Agent]:
+        """Every background agent of this session, over or not, oldest first."""
+        from ._agents import Agent, load_agents
+
+        session = self.session or DEFAULT_SESSION
+        found = load_agents(self.home, session)
+        if any(record.running for record in found) and not _start.keeper_holds(self.home):
+            await self._link.call("status", {})  # the next keeper sees who is still there
+            found = load_agents(self.home, session)
+        return [Agent(self, record) for record in found]
 
     # -- the keeper ----------------------------------------------------------------------------
 
@@ -422,6 +501,7 @@ class Client:
     async def close(self) -> None:
         """Let go of the keeper. A session that is held is closed in good order by `connect`."""
         self.renderings.close()
+        self.spares.close()
         await self._link.close()
 
     async def end_session(self) -> _List[Receipt]:

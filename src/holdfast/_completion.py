@@ -84,6 +84,20 @@ def _watch_facts(event: Event) -> str:
     return facts
 
 
+def _agent_text(event: Event) -> str:
+    return (
+        "[Background Agent Completed]\n"
+        "\n"
+        f"Agent: {event.agent}\n"
+        f"Type: {event.label or '-'}\n"
+        f"Status: {event.status}\n"
+        f"Duration: {duration_text(event.duration_seconds)}\n"
+        "\n"
+        f"Output (last {TAIL_CHARACTERS} chars):\n"
+        f"{clean_tail(event.tail)}"
+    )
+
+
 def _group_text(event: Event) -> str:
     """A line for each, then the output of those that did not complete: that is what is needed."""
     failed = [member for member in event.members if member.status != "completed"]
@@ -116,6 +130,8 @@ def completion_text(event: Event) -> str:
         )
     if event.type == "group":
         return _group_text(event)
+    if event.type == "agent":
+        return _agent_text(event)
     import shlex
 
     command = event.command if isinstance(event.command, str) else shlex.join(event.command)

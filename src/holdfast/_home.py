@@ -197,6 +197,12 @@ class Home:
     def outbox(self, session: str) -> str:
         return self.session(session) + "/outbox.jsonl"
 
+    def agents(self, session: str) -> str:
+        return self.session(session) + "/agents"
+
+    def agent(self, session: str, id: str) -> str:
+        return f"{self.agents(session)}/{file_name(id)}.json"
+
     def gathered(self, session: str) -> str:
         """Where groups are kept that are told of as one."""
         return self.session(session) + "/gathered"

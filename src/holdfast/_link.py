@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
     class Link(Protocol):
+        greeting: Greeting
+
         async def call(self, verb: str, args: dict[str, Any], timeout: float | None = None) -> Any:
             """Ask the keeper; raises `WaitTimeout` after `timeout` seconds."""
 
@@ -39,6 +41,9 @@ if TYPE_CHECKING:
 
         async def aside(self, work: Callable[[], T]) -> T:
             """Do something that takes its time, without holding up anything else."""
+
+        def beside(self, work: Coroutine[Any, Any, None]) -> None:
+            """Do something while everything else goes on; given up when the link is closed."""
 
         async def close(self) -> None: ...
 
@@ -52,12 +57,13 @@ _GREETING = 60.0
 class Greeting:
     """Who we are, said at the beginning of every connection."""
 
-    __slots__ = ("client", "session", "grace", "_pid")
+    __slots__ = ("client", "session", "grace", "directory", "_pid")
 
     def __init__(self, session: str | None, grace: float | None) -> None:
         self.client = os.urandom(8).hex()
         self.session = session
         self.grace = grace  # None: no lease
+        self.directory = None if grace is None else _working_directory()
         self._pid = os.getpid()
 
     def message(self) -> bytes:
@@ -69,10 +75,19 @@ class Greeting:
                 "version": __version__,
                 "client": self.client,
                 "session": self.session,
-                "lease": None if self.grace is None else {"grace": self.grace},
+                "lease": None
+                if self.grace is None
+                else {"grace": self.grace, "directory": self.directory},
                 "machine": _kernel.machine(),
             }
         )
+
+
+def _working_directory() -> str | None:
+    try:
+        return os.path.realpath(os.getcwd())
+    except OSError:
+        return None  # it was deleted under us
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -179,7 +194,7 @@ class BlockingLink:
 
     def __init__(self, home: Home, greeting: Greeting, idle: float) -> None:
         self._home = home
-        self._greeting = greeting
+        self.greeting = greeting
         self._idle = idle
         self._free: list[Wire] = []
         self._pid = os.getpid()
@@ -195,7 +210,7 @@ class BlockingLink:
         except IndexError:
             pass
         end = _start.connect(self._home, self._idle)
-        return Wire(end, self._greeting.message())
+        return Wire(end, self.greeting.message())
 
     async def call(self, verb: str, args: dict[str, Any], timeout: float | None = None) -> Any:
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -225,11 +240,11 @@ class BlockingLink:
 
     def _abandon(self, wire: Wire) -> None:
         """Give up a connection in the middle of a request, but not the session it holds."""
-        if self._greeting.grace is not None:
+        if self.greeting.grace is not None:
             try:
                 end = _start.try_connect(self._home)
                 if end is not None:
-                    spare = Wire(end, self._greeting.message())
+                    spare = Wire(end, self.greeting.message())
                     spare.receive(spare.send("status", {}), time.monotonic() + 1)
                     self._free.append(spare)
             except (OSError, Gone, HoldfastError):
@@ -256,6 +271,21 @@ class BlockingLink:
 
     async def aside(self, work: Callable[[], T]) -> T:
         return work()
+
+    def beside(self, work: Coroutine[Any, Any, None]) -> None:
+        from threading import Thread
+
+        Thread(target=self._beside, args=(work,), daemon=True).start()
+
+    def _beside(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            run(work)
+        except HoldfastError:
+            pass  # nobody is left to be told
+        finally:
+            if self._closed:
+                while self._free:
+                    self._free.pop().close()
 
     async def close(self) -> None:
         free, self._free = self._free, []

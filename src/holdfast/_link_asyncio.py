@@ -7,7 +7,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from . import _link, _start, _wire
@@ -99,11 +99,12 @@ class _Protocol(asyncio.Protocol):
 class AsyncioLink:
     def __init__(self, home: Home, greeting: Greeting, idle: float) -> None:
         self._home = home
-        self._greeting = greeting
+        self.greeting = greeting
         self._idle = idle
         self._protocol: _Protocol | None = None
         self._connecting = asyncio.Lock()
         self._posted: set[asyncio.Task[Any]] = set()
+        self._beside: set[asyncio.Task[None]] = set()
         self._closed = False
         self._pid = os.getpid()
 
@@ -119,7 +120,7 @@ class AsyncioLink:
             end.setblocking(False)
             loop = asyncio.get_running_loop()
             _, protocol = await loop.create_unix_connection(
-                lambda: _Protocol(self._greeting.message()), sock=end
+                lambda: _Protocol(self.greeting.message()), sock=end
             )
             self._protocol, self._pid = protocol, os.getpid()
             return protocol
@@ -160,6 +161,15 @@ class AsyncioLink:
         with contextlib.suppress(HoldfastError):  # nobody is left to be told
             await self._call(verb, args)
 
+    def beside(self, work: Coroutine[Any, Any, None]) -> None:
+        async def quietly() -> None:
+            with contextlib.suppress(HoldfastError):  # nobody is left to be told
+                await work
+
+        task = asyncio.get_running_loop().create_task(quietly())
+        self._beside.add(task)
+        task.add_done_callback(self._beside.discard)
+
     async def readable(self, fd: int | None, timeout: float) -> None:
         if fd is None:
             await asyncio.sleep(timeout)
@@ -182,6 +192,9 @@ class AsyncioLink:
         if self._posted:
             await asyncio.gather(*self._posted, return_exceptions=True)
         self._closed = True
+        for task in self._beside:
+            task.cancel()
+        await asyncio.gather(*self._beside, return_exceptions=True)
         if self._protocol is not None:
             self._protocol.close()
             self._protocol = None

@@ -497,8 +497,9 @@ class Event:
 
     ``type`` is ``"end"`` for a process that ended, ``"input"`` for one that waits for somebody to
     type something, ``"watch"`` for what a watch saw, ``"group"`` for a group that was gathered and
-    of which the last has ended (`members` says how each did), or ``"gap"`` where the outbox
-    overflowed and `dropped` entries before this one were let go.
+    of which the last has ended (`members` says how each did), ``"agent"`` for a background agent
+    that is over, or ``"gap"`` where the outbox overflowed and `dropped` entries before this one
+    were let go.
 
     An event of a watch is the `nth` of at most `most`; the `last` one says that no more will come.
     `condition` is what was asked for, `line` what was seen: the line that matched, from `offset` in
@@ -536,6 +537,7 @@ class Event:
     missed: int = 0
     last: bool = False
     dropped: int = 0
+    agent: str = ""
     group: str = ""
     members: list[Member] = field(default_factory=list)
     acknowledged: bool = False

@@ -174,9 +174,9 @@ class OutboxWriter:
         finally:
             os.close(fd)
 
-    def open_entries(self, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """What was told under these ids, and nobody has acknowledged."""
-        wanted = {event_id for event_id in ids if event_id in self._open}
+    def open_entries(self, ids: Iterable[str] | None = None) -> dict[str, dict[str, Any]]:
+        """What was told under these ids, or at all, and nobody has acknowledged."""
+        wanted = set(self._open) if ids is None else {each for each in ids if each in self._open}
         if not wanted:
             return {}
         return {entry["id"]: entry for entry in self._open_entries() if entry["id"] in wanted}
@@ -283,6 +283,7 @@ def _event(entry: dict[str, Any], session: str) -> Event:
         missed=entry.get("missed", 0),
         last=bool(entry.get("last", False)),
         dropped=entry.get("dropped", 0),
+        agent=str(entry.get("agent", "")),
         group=str(entry.get("group", "")),
         members=[_member(each) for each in _tables(entry.get("members"))],
     )

@@ -5,6 +5,7 @@ Every method runs the asynchronous one of the same name over a blocking link.
 
 from __future__ import annotations
 
+from ._agents import Agent
 from ._client import Client, checked_session
 from ._config import UNSET, load_config_later
 from ._group import Group
@@ -15,12 +16,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
     from builtins import list as _List
-    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
     from typing import Any, Literal, TypeVar
 
+    from ._agents import AgentRecord
     from ._config import Config
     from ._errors import StoreError
     from ._home import Home
+    from ._left_behind import LeftBehind
     from ._model import Event, Exit, Record, Screen
     from ._output import Output
     from ._search import Found
@@ -99,6 +102,8 @@ class SyncClient:
         check: Any = None,
         yield_ms: int | None = None,
         watch: Sequence[Any] = (),
+        retention: Any = UNSET,
+        max_running: Any = UNSET,
         handle: str | None = None,
     ) -> SyncProcess:
         return SyncProcess(
@@ -122,6 +127,8 @@ class SyncClient:
                     check=check,
                     yield_ms=yield_ms,
                     watch=watch,
+                    retention=retention,
+                    max_running=max_running,
                     handle=handle,
                 )
             )
@@ -149,6 +156,15 @@ class SyncClient:
         asynchronous = [process._process for process in processes]
         return run(self._client.wait_for(asynchronous, *conditions, all=all, timeout=timeout))
 
+    def lease(self, grace: Any) -> None:
+        run(self._client.lease(grace))
+
+    def left_behind(self) -> _List[LeftBehind]:
+        return run(self._client.left_behind())
+
+    def adopt(self, session: str) -> _List[SyncProcess]:
+        return [SyncProcess(process) for process in run(self._client.adopt(session))]
+
     def stop_all(self, *, signal: str | int = "TERM", grace: Any = UNSET) -> _List[Receipt]:
         return run(self._client.stop_all(signal=signal, grace=grace))
 
@@ -159,6 +175,22 @@ class SyncClient:
 
     def acknowledge(self, *events: Event) -> None:
         run(self._client.acknowledge(*events))
+
+    def register_agent(
+        self,
+        id: str,
+        type: str,
+        output_file: str | os.PathLike[str] | None = None,
+        *,
+        on_stop: Callable[[], Any] | None = None,
+    ) -> SyncAgent:
+        return SyncAgent(run(self._client.register_agent(id, type, output_file, on_stop=on_stop)))
+
+    def agent(self, id: str) -> SyncAgent:
+        return SyncAgent(run(self._client.agent(id)))
+
+    def agents(self) -> _List[SyncAgent]:
+        return [SyncAgent(agent) for agent in run(self._client.agents())]
 
     def keeper_status(self) -> dict[str, Any]:
         return run(self._client.keeper_status())
@@ -348,6 +380,43 @@ class SyncGroup:
         return run(self._group.gather())
 
 
+class SyncAgent:
+    """`Agent` for plain scripts: the same methods, without await."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+
+    @property
+    def record(self) -> AgentRecord:
+        return self._agent.record
+
+    @property
+    def id(self) -> str:
+        return self._agent.id
+
+    @property
+    def status(self) -> str:
+        return self._agent.status
+
+    def __repr__(self) -> str:
+        return repr(self._agent)
+
+    def refresh(self) -> AgentRecord:
+        return run(self._agent.refresh())
+
+    def done(self, success: bool = True) -> AgentRecord:
+        return run(self._agent.done(success))
+
+    def stop(self) -> AgentRecord:
+        return run(self._agent.stop())
+
+    def stop_requested(self) -> bool:
+        return run(self._agent.stop_requested())
+
+    def output(self, limit: int = 1 << 20) -> str:
+        return run(self._agent.output(limit))
+
+
 def open_client(home: Home, session: str | None) -> SyncClient:
     """A client that holds no lease. Without a session it is a person, who sees every session."""
     home.exists()  # refuses a home that is not ours before anything in it is believed
@@ -366,3 +435,4 @@ def _borrow_docs(ours: type, theirs: type) -> None:
 _borrow_docs(SyncClient, Client)
 _borrow_docs(SyncProcess, Process)
 _borrow_docs(SyncGroup, Group)
+_borrow_docs(SyncAgent, Agent)

@@ -56,7 +56,7 @@ class Delivery:
         self._outboxes: dict[str, OutboxWriter] = {}
         self._unsaved: dict[str, Child] = {}
         self._timer: Timer | None = None
-        self.gatherings = Gatherings(home, self._outbox)
+        self.gatherings = Gatherings(home, self.outbox)
 
     def __contains__(self, handle: str) -> bool:
         """True while the end of this process is not written down yet."""
@@ -98,7 +98,7 @@ class Delivery:
             "duration_seconds": record.duration_seconds,
             "tail": binascii.b2a_base64(_tail(child), newline=False).decode(),
         }
-        outbox = self._outbox(record.session)
+        outbox = self.outbox(record.session)
         outbox.acknowledge(outbox.open_prompts(record.handle))  # nobody can answer them any more
         if not self.gatherings.ended(record.session, record.handle, entry):
             outbox.append(entry)
@@ -107,7 +107,7 @@ class Delivery:
         """Tell that a process waits for input: once for each place in its log, or `again` there."""
         record = child.record
         try:
-            outbox = self._outbox(record.session)
+            outbox = self.outbox(record.session)
             known = outbox.prompts_at(record.handle, int(said["offset"]))
             if known and not again:
                 return  # by a watcher that was started anew
@@ -137,7 +137,7 @@ class Delivery:
         seen = said.get("event")
         if seen is not None:
             nth = watch["told"] + 1
-            self._outbox(record.session).append(
+            self.outbox(record.session).append(
                 {
                     "id": watch_event_id(
                         record.handle, watch["id"], key(place, partly, watch["place"])
@@ -173,7 +173,7 @@ class Delivery:
         if not any(is_live(watch) for watch in record.watches):
             return
         try:
-            outbox = self._outbox(record.session)
+            outbox = self.outbox(record.session)
             behind = [
                 watch
                 for watch in record.watches
@@ -205,7 +205,7 @@ class Delivery:
         if not record.watches_made:
             return
         try:
-            outbox = self._outbox(record.session)
+            outbox = self.outbox(record.session)
             outbox.acknowledge(outbox.open_watch_events(record.handle))
         except OSError as error:
             say(f"{record.handle}: its events cannot be acknowledged: {error}")
@@ -213,7 +213,7 @@ class Delivery:
     def acknowledge_prompts(self, record: Record) -> None:
         """Nobody needs to be told of these any more: they are answered, or it has ended."""
         try:
-            outbox = self._outbox(record.session)
+            outbox = self.outbox(record.session)
             outbox.acknowledge(outbox.open_prompts(record.handle))
         except OSError as error:
             say(f"{record.handle}: its prompts cannot be acknowledged: {error}")
@@ -232,9 +232,24 @@ class Delivery:
         if session not in self._outboxes and not os.path.exists(self._home.outbox(session)):
             return []
         self.gatherings.acknowledged(session, ids)
-        return self._outbox(session).acknowledge(ids)
+        return self.outbox(session).acknowledge(ids)
 
-    def _outbox(self, session: str) -> OutboxWriter:
+    def pending(self, session: str) -> int:
+        """How many events of a session nobody has acknowledged."""
+        return self.outbox(session).pending if os.path.exists(self._home.outbox(session)) else 0
+
+    def move(self, old: str, new: str) -> None:
+        """Give a session's events to another; what is there already is not told twice."""
+        if os.path.exists(self._home.outbox(old)):
+            source, target = self.outbox(old), self.outbox(new)
+            entries = source.open_entries()
+            for entry in entries.values():
+                target.append({key: value for key, value in entry.items() if key != "seq"})
+            source.acknowledge(entries)
+        self._outboxes.pop(old, None)
+        self.gatherings.move(old, new)
+
+    def outbox(self, session: str) -> OutboxWriter:
         writer = self._outboxes.get(session)
         if writer is None:
             if len(self._outboxes) >= _OPEN_OUTBOXES:

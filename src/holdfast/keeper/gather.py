@@ -195,6 +195,12 @@ class Gatherings:
         data = json.dumps(gathering.to_json(), separators=(",", ":")).encode()
         replace_private(self._path(gathering.session, gathering.id), data)
 
+    def move(self, old: str, new: str) -> None:
+        """Give a session's gatherings to another."""
+        for gathering in [each for each in self._by_id.values() if each.session == old]:
+            gathering.session = new
+            self._save(gathering)
+
     def load(self) -> None:
         """Take up what an earlier worker left, before any end is told."""
         for session in self._home.session_names():

@@ -42,11 +42,12 @@ class Holder:
 
 
 class Lease:
-    __slots__ = ("session", "grace", "holders", "lost_clock", "timer")
+    __slots__ = ("session", "grace", "directory", "holders", "lost_clock", "timer")
 
-    def __init__(self, session: str, grace: float) -> None:
+    def __init__(self, session: str, grace: float, directory: str | None = None) -> None:
         self.session = session
         self.grace = grace
+        self.directory = directory  # where its first holder works
         self.holders: dict[str, Holder] = {}
         self.lost_clock: float | None = None
         self.timer: Timer | None = None
@@ -70,6 +71,7 @@ class Leases:
         self,
         session: str,
         grace: float,
+        directory: str | None,
         client: str,
         pid: int,
         pidfd: int | None,
@@ -78,8 +80,9 @@ class Leases:
         """A client connected with a lease on `session`. Takes over `pidfd`."""
         lease = self._leases.get(session)
         if lease is None:
-            lease = self._leases[session] = Lease(session, grace)
+            lease = self._leases[session] = Lease(session, grace, directory)
         lease.grace = grace
+        lease.directory = lease.directory or directory
         holder = lease.holders.get(client)
         if holder is None:
             holder = Holder(client, pid, _kernel.start_time(pid) or 0, pidfd)
@@ -91,6 +94,12 @@ class Leases:
         lease.lost_clock = None
         self._cancel(lease)
         self._save(lease)
+
+    def set_grace(self, session: str, grace: float) -> None:
+        lease = self._leases.get(session)
+        if lease is not None and lease.grace != grace:
+            lease.grace = grace
+            self._save(lease)
 
     def disconnected(self, session: str, client: str, connection: object) -> None:
         lease = self._leases.get(session)
@@ -129,6 +138,27 @@ class Leases:
             self._loop.remove(holder.pidfd)
             os.close(holder.pidfd)
             holder.pidfd = None
+
+    # -- what is known of them -----------------------------------------------------------------
+
+    def directory(self, session: str) -> str | None:
+        """Where a session that somebody holds works."""
+        lease = self._leases.get(session)
+        return lease.directory if lease is not None and lease.holders else None
+
+    def lost_in(self, directory: str) -> list[Lease]:
+        """Sessions of this directory in their grace."""
+        return [
+            lease
+            for lease in self._leases.values()
+            if lease.lost_clock is not None and not lease.holders and lease.directory == directory
+        ]
+
+    def forget(self, session: str) -> None:
+        """Somebody else has taken over what it held."""
+        lease = self._leases.get(session)
+        if lease is not None:
+            self._end(lease)
 
     # -- losing --------------------------------------------------------------------------------
 
@@ -169,6 +199,7 @@ class Leases:
     def _save(self, lease: Lease) -> None:
         data = {
             "grace": lease.grace,
+            "directory": lease.directory,
             "boot_id": _kernel.boot_id(),
             "lost_clock": lease.lost_clock,
             "holders": [
@@ -186,7 +217,8 @@ class Leases:
         for session in self._home.session_names():
             try:
                 data = json.loads(read_private(self._path(session)))
-                lease = Lease(session, _number(data["grace"]))
+                directory = data.get("directory")
+                lease = Lease(session, _number(data["grace"]), directory and str(directory))
                 same_boot = data["boot_id"] == _kernel.boot_id()
                 holders = [
                     (str(client), int(_number(pid)), int(_number(start_time)))

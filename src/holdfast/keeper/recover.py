@@ -13,7 +13,7 @@ import signal
 from .. import _kernel
 from .._errors import NotFound, StoreError
 from .._model import ExitNote, Record, signal_number
-from . import adopt
+from . import adopt, left_behind
 from .journal import say
 
 TYPE_CHECKING = False
@@ -27,6 +27,7 @@ def recover(worker: Worker) -> None:
     ended = []
     worker.store.clean_up()
     worker.delivery.gatherings.load()
+    left_behind.finish(worker)
     for handle in worker.store.handles():
         try:
             record = worker.store.load(handle)
@@ -50,6 +51,7 @@ def recover(worker: Worker) -> None:
                 os.close(fd)
     table.clear()
     worker.delivery.gatherings.take_up(lambda handle: handle in worker.children)
+    worker.agents.recover()
     worker.leases.recover()
     worker.shelf.prune()
     worker.shelf.prune_sessions({child.record.session for child in worker.children.values()})

@@ -32,8 +32,8 @@ from .._start import keeper_program
 from .._tmux import session_name
 from .._version import __version__
 from .._watches import MOST_WATCHES, begun, checked
-from . import launch
-from .child import Child, log_writer
+from . import agents, launch, left_behind
+from .child import Child, clear_log, log_writer
 from .connection import Connection
 from .journal import say
 from .stop import signal_group
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from .._agents import AgentRecord
     from .tmux import Start
     from .worker import Worker
 
@@ -332,11 +333,11 @@ class Verbs:
     def verb_clear(self, connection: Connection, number: int, m: Message) -> Answer:
         record, child = self._find(connection, m["handle"])
         if child is not None:
-            child.clear()
+            child.clear(m.get("counted"))
             return {}
         for stream in ("stdout",) if record.err_log is None else ("stdout", "stderr"):
             writer = log_writer(self.worker.home, record, stream)
-            writer.clear()
+            clear_log(writer, m.get("counted"))
             writer.close()
         return {}
 
@@ -394,11 +395,27 @@ class Verbs:
         if session is None or not self.worker.leases.close(session, connection.client):
             return {"receipts": []}
         connection.leased = False
+        self.worker.agents.close(session)
         children = self.worker.leased(session)
         for start in self.worker.tmux.starting(session):
             if not start.record.keep:
                 self.worker.tmux.cancel(start)
         return self._stop_many(connection, number, children, "lease_ended", signal.SIGTERM, None)
+
+    def verb_left_behind(self, connection: Connection, number: int, m: Message) -> Answer:
+        return {"sessions": left_behind.left_behind(self.worker, connection.session or "")}
+
+    def verb_adopt(self, connection: Connection, number: int, m: Message) -> Answer:
+        if connection.session is None:
+            raise BadRequest("only a client that holds a session can take over another")
+        old = check_session(m["session"])
+        return {"handles": left_behind.adopt(self.worker, old, connection.session)}
+
+    def verb_lease(self, connection: Connection, number: int, m: Message) -> Answer:
+        if not connection.leased or connection.session is None:
+            raise BadRequest("this client holds no session; `connect` does")
+        self.worker.leases.set_grace(connection.session, seconds(m["grace"]))
+        return {}
 
     def _stop_many(
         self,
@@ -438,6 +455,45 @@ class Verbs:
                 stop_waiting()
 
         connection.later(number, forget)
+        return None
+
+    # -- agents --------------------------------------------------------------------------------
+
+    def verb_register_agent(self, connection: Connection, number: int, m: Message) -> Answer:
+        session = connection.session or DEFAULT_SESSION
+        record = agents.made(session, m, connection.pid)
+        pidfd = _kernel.peer_pidfd(connection.socket)
+        return {"agent": self.worker.agents.register(record, pidfd).to_json()}
+
+    def verb_agent_done(self, connection: Connection, number: int, m: Message) -> Answer:
+        session = connection.session or DEFAULT_SESSION
+        return {"agent": self.worker.agents.done(session, m["agent"], bool(m["success"])).to_json()}
+
+    def verb_agent_watch(self, connection: Connection, number: int, m: Message) -> Answer | None:
+        """Answered when it is to be stopped, or is over."""
+        return self._agent_later(connection, number, m["agent"], stopping=False)
+
+    def verb_agent_stop(self, connection: Connection, number: int, m: Message) -> Answer | None:
+        """Answered when it is over."""
+        return self._agent_later(connection, number, m["agent"], stopping=True)
+
+    def _agent_later(
+        self, connection: Connection, number: int, id: str, *, stopping: bool
+    ) -> Answer | None:
+        kept, session = self.worker.agents, connection.session or DEFAULT_SESSION
+        record = kept.find(session, id)
+
+        def answer(record: AgentRecord) -> None:
+            connection.answer(number, {"agent": record.to_json()})
+
+        if not record.running or (record.stop_requested and not stopping):
+            return {"agent": record.to_json()}
+        if stopping:
+            cancel = kept.when_over(session, id, answer)
+            kept.stop(session, id)
+        else:
+            cancel = kept.watch(session, id, answer)
+        connection.later(number, cancel)
         return None
 
     def verb_acknowledge(self, connection: Connection, number: int, m: Message) -> Answer:

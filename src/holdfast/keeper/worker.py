@@ -26,6 +26,7 @@ from .._place import ends_with
 from .._start import keeper_program
 from .._version import __version__
 from . import launch
+from .agents import Agents
 from .child import Child
 from .connection import Connection
 from .deliver import Delivery
@@ -74,6 +75,7 @@ class Worker:
         self.children: dict[str, Child] = {}
         self.connections: set[Connection] = set()
         self.delivery = Delivery(self.home, self.store, self.loop, self.let_go_if_quiet)
+        self.agents = Agents(self.home, self.loop, self.delivery.outbox, self._check_idle)
         self.shelf = Shelf(self.home, self.store, self.loop, self.forget)
         self.leases = Leases(self.home, self.loop, self._lease_ran_out)
         self.started_at = rfc3339(time.time())
@@ -238,10 +240,12 @@ class Worker:
             connection.client = str(message["client"])
             if message["lease"] is not None and connection.session is not None:
                 grace = seconds(message["lease"]["grace"])
+                directory = message["lease"].get("directory")
                 connection.leased = True
                 self.leases.hold(
                     connection.session,
                     grace,
+                    None if directory is None else str(directory),
                     connection.client,
                     connection.pid,
                     _kernel.peer_pidfd(connection.socket),
@@ -460,7 +464,7 @@ class Worker:
     # -- going ---------------------------------------------------------------------------------
 
     def _check_idle(self) -> None:
-        if self.connections or self.children or self.tmux.starts:
+        if self.connections or self.children or self.tmux.starts or len(self.agents):
             if self._idle is not None:
                 self._idle.cancel()
                 self._idle = None

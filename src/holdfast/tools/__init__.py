@@ -1,0 +1,159 @@
+"""Tools for models: one toolset, in the vocabulary that the model already knows.
+
+    tools = holdfast.Toolset(client, dialect="native")
+    request(tools=tools.definitions("anthropic"))
+    result = await tools.call(block.name, block.input)
+
+A dialect is a file here; `Toolset` adds what all of them share: arguments are checked before
+anything is done, errors become answers that tell the model what to do, and what the session was not
+told of yet comes along with the next answer, whatever it was that was asked.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+
+from .._errors import BadRequest, HoldfastError
+from ._schema import check
+from ._tool import Call, Reply, Result
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .._client import Client
+    from .._model import Event
+    from ._dialect import Dialect
+    from ._tool import Progress, Tool
+
+__all__ = ["DIALECTS", "Result", "Toolset"]
+
+# name: the module and class that has it. Loaded only when used.
+DIALECTS = {
+    "native": ("native", "Native"),
+    "duragent": ("duragent", "Duragent"),
+    "claude-code": ("claude_code", "ClaudeCode"),
+    "deepchat": ("deepchat", "DeepChat"),
+    "dodo": ("dodo", "Dodo"),
+    "codex": ("codex", "Codex"),
+    "openclaw": ("openclaw", "OpenClaw"),
+    "hermes": ("hermes", "Hermes"),
+}
+STYLES = ("anthropic", "openai", "mcp")
+
+
+class Toolset:
+    """The tools of one dialect over a client; made for one conversation, the client's session.
+
+    `options` are the dialect's own (DeepChat's configuration, for example).
+    """
+
+    def __init__(self, client: Client, dialect: str = "native", **options: Any) -> None:
+        self.client = client
+        self.dialect = load_dialect(dialect)(client, **options)
+        self._tools: dict[str, Tool] = {tool.name: tool for tool in self.dialect.tools()}
+        self._shown: dict[str, Event] = {}  # in an answer, and not acknowledged yet
+        self._leased = self.dialect.lease_grace is None
+
+    def __repr__(self) -> str:
+        return f"<holdfast.Toolset {self.dialect.name} session={self.client.session!r}>"
+
+    @property
+    def names(self) -> list[str]:
+        return [tool.name for tool in self._tools.values() if not tool.hidden]
+
+    def definitions(self, style: str = "anthropic") -> list[dict[str, Any]]:
+        """The tools as a model's API, or an MCP client, wants them described."""
+        if style not in STYLES:
+            raise BadRequest(f"definitions are for {', '.join(STYLES)}, not {style!r}")
+        return [self._tools[name].definition(style) for name in self.names]
+
+    async def call(
+        self,
+        name: str,
+        arguments: dict[str, Any] | str | None = None,
+        *,
+        patience: float | None = None,
+        progress: Progress | None = None,
+    ) -> Result:
+        """Do what a model asked for; what it did wrong is an answer too, never an exception.
+
+        `arguments` may be the JSON text that some APIs give. With `patience`, calls that block
+        answer within so many seconds, with a word that the process goes on. `progress` is awaited
+        every few seconds meanwhile, with the seconds so far and a line of text.
+        """
+        await self._acknowledge_shown()
+        given: dict[str, Any] = {}
+        try:
+            tool = self._named(name)
+            given = check(tool.renamed(_parsed(arguments, name)), tool.schema, name)
+            await self._lease()
+            answer = await tool.run(Call(patience, progress), **given)
+            text = answer.text if isinstance(answer, Reply) else None
+            result = Result(answer, text=text)
+        except HoldfastError as error:
+            answer = self.dialect.failure(error, name, given)
+            text = answer.text if isinstance(answer, Reply) else None
+            result = Result(answer, text=text, error=error)
+        await self._add_events(result)
+        return result
+
+    def _named(self, name: str) -> Tool:
+        try:
+            return self._tools[name]
+        except KeyError:
+            names = ", ".join(self.names)
+            raise BadRequest(f"there is no tool {str(name)[:60]!r}; there are {names}") from None
+
+    async def _lease(self) -> None:
+        if not self._leased:
+            await self.client.lease(self.dialect.lease_grace)
+            self._leased = True
+
+    # -- what the session is to be told --------------------------------------------------------
+
+    async def _acknowledge_shown(self) -> None:
+        """The model has read what it was shown before, else it would not ask again."""
+        if self._shown:
+            shown, self._shown = self._shown, {}
+            await self.client.acknowledge(*shown.values())
+
+    async def _add_events(self, result: Result) -> None:
+        fresh = [event async for event in self.client.events() if event.id not in self._shown]
+        if fresh:
+            self._shown.update((event.id, event) for event in fresh)
+            result.add_events([_shown(event, self.dialect.notice(event)) for event in fresh])
+
+
+def load_dialect(name: str) -> type[Dialect]:
+    try:
+        module, cls = DIALECTS[name]
+    except (KeyError, TypeError):
+        known = ", ".join(DIALECTS)
+        raise BadRequest(f"there is no dialect {name!r}; there are {known}") from None
+    found: type[Dialect] = getattr(importlib.import_module(f".{module}", __name__), cls)
+    return found
+
+
+def _parsed(arguments: dict[str, Any] | str | None, name: str) -> object:
+    if not isinstance(arguments, str):
+        return {} if arguments is None else arguments
+    try:
+        return json.loads(arguments or "{}")
+    except ValueError as error:
+        raise BadRequest(f"the arguments of {name} are no JSON: {error}") from None
+
+
+def _shown(event: Event, text: str) -> dict[str, Any]:
+    """An event as a model is told of it: the text says it all, the rest is for programs."""
+    told = {
+        "id": event.id,
+        "type": event.type,
+        "handle": event.handle,
+        "group": event.group,
+        "status": event.status,
+        "exit_code": event.exit_code,
+        "text": text,
+    }
+    return {key: value for key, value in told.items() if value not in (None, "")}

@@ -1,0 +1,59 @@
+"""What every dialect has: its tools over one client, and how it says that something is wrong."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .._client import Client
+    from .._errors import HoldfastError
+    from .._model import Event, Record
+    from .._process import Process
+    from ._tool import Tool
+
+OUTPUT = 10_000  # characters of output in one answer, unless the dialect says otherwise
+
+
+class Dialect:
+    """A published vocabulary of tools over a client; each is a small file beside this one.
+
+    The session is the client's. Nothing a model says can name another.
+    """
+
+    name = ""
+    lease_grace: float | None = None  # how long what it started may outlive its client
+    # What a model is told once, where there is a place for it (the instructions of an MCP server).
+    instructions = ""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+
+    def tools(self) -> list[Tool]:
+        raise NotImplementedError
+
+    def failure(self, error: HoldfastError, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The answer to a call that could not be done."""
+        return {"error": str(error), "code": error.code}
+
+    def notice(self, event: Event) -> str:
+        """What a model is told of an event."""
+        return event.text
+
+    async def find(self, handle: str) -> Process:
+        """The session's process with exactly this handle; NotFound for anything else."""
+        return await self.client.get(handle)
+
+    async def saw(self, record: Record) -> None:
+        """Whoever was shown the end of a process needs no event for it."""
+        if not record.running:
+            await self.client._acknowledge_end(record)
+
+    async def output(self, process: Process, budget: int = OUTPUT) -> str:
+        """All of its output as a model should read it; stderr after stdout where it is separate."""
+        text = (await process.view(budget=budget)).text
+        if process.record.err_log is not None:
+            errors = (await process.view(budget=budget, stream="stderr")).text
+            if errors:
+                text += ("" if text.endswith("\n") or not text else "\n") + errors
+        return text

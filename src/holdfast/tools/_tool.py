@@ -1,0 +1,186 @@
+"""One tool: what a model is shown of it, one call of it, and what comes back."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, field
+
+from .._errors import HoldfastError, WaitTimeout
+from ._schema import object_schema
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
+    from typing import Any
+
+    from .._client import Client
+    from .._model import Exit
+    from .._process import Process
+    from .._wait_for import Waited
+    from ._schema import Schema
+
+    Progress = Callable[[float, str], Awaitable[None]]
+
+_PROGRESS = 5.0  # seconds between two words to whoever waits
+# Of a caller's patience, so much is left for the answer to get there.
+_MARGIN = 0.5
+
+
+class Result(dict[str, "Any"]):
+    """What a tool answered: a dictionary that is JSON as it is.
+
+    `text` is what a model is shown: the same as JSON, unless the dialect has a form of its own. If
+    it could not be done, `error` is what was raised, and the dictionary says what to do next.
+    """
+
+    def __init__(
+        self, data: dict[str, Any], *, text: str | None = None, error: HoldfastError | None = None
+    ) -> None:
+        super().__init__(data)
+        self._text = text
+        self.error = error
+
+    @property
+    def is_error(self) -> bool:
+        return self.error is not None
+
+    @property
+    def text(self) -> str:
+        if self._text is not None:
+            return self._text
+        return json.dumps(self, ensure_ascii=False)
+
+    def add_events(self, events: list[dict[str, Any]]) -> None:
+        """What the session had not been told of yet, whatever was asked."""
+        self["events"] = events
+        if self._text is not None:
+            self._text += "".join(f"\n\n{event['text']}" for event in events)
+
+
+class Reply(dict[str, "Any"]):
+    """What a tool of a dialect returns that shows its models something else than JSON."""
+
+    def __init__(self, data: dict[str, Any], text: str) -> None:
+        super().__init__(data)
+        self.text = text
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    name: str
+    description: str
+    run: Callable[..., Awaitable[dict[str, Any]]]  # (call, **arguments)
+    properties: dict[str, Schema] = field(default_factory=dict)
+    required: tuple[str, ...] = ()
+    title: str = ""
+    reads: bool = False  # changes nothing
+    destroys: bool = False  # may end something that cannot be begun again
+    hidden: bool = False  # can be called, but no model is told of it
+    also: dict[str, str] = field(default_factory=dict)  # other names of arguments: the one for each
+
+    @property
+    def schema(self) -> Schema:
+        return object_schema(self.properties, self.required)
+
+    def renamed(self, arguments: object) -> object:
+        """The same arguments by the names that the schema has; none is taken twice."""
+        if not self.also or not isinstance(arguments, dict):
+            return arguments
+        found = dict(arguments)
+        for other, name in self.also.items():
+            if other in found and name not in found:
+                found[name] = found.pop(other)
+        return found
+
+    @property
+    def shown(self) -> Schema:
+        """The schema without what is taken but no model is told of: ``"hidden": True``."""
+        known = self.properties.items()
+        return object_schema(
+            {name: each for name, each in known if not each.get("hidden")}, self.required
+        )
+
+    def definition(self, style: str) -> dict[str, Any]:
+        about = {"name": self.name, "description": self.description}
+        if style == "anthropic":
+            return {**about, "input_schema": self.shown}
+        if style == "openai":
+            return {"type": "function", "function": {**about, "parameters": self.shown}}
+        return {
+            **about,
+            "title": self.title or self.name,
+            "inputSchema": self.shown,
+            "annotations": {
+                "readOnlyHint": self.reads,
+                "destructiveHint": self.destroys,
+                "idempotentHint": self.reads,
+                "openWorldHint": not self.reads,
+            },
+        }
+
+
+class Call:
+    """One call while it lasts: how long it may block, and who is told how it goes."""
+
+    __slots__ = ("_ends", "_progress", "began")
+
+    def __init__(self, patience: float | None = None, progress: Progress | None = None) -> None:
+        self.began = time.monotonic()
+        self._ends = None if patience is None else self.began + max(0.0, patience - _MARGIN)
+        self._progress = progress
+
+    @property
+    def elapsed(self) -> float:
+        return time.monotonic() - self.began
+
+    def left(self, timeout: float | None) -> tuple[float | None, bool]:
+        """How long to wait, and whether that is because the caller's patience ends before."""
+        if self._ends is None:
+            return timeout, False
+        left = max(0.0, self._ends - time.monotonic())
+        return (timeout, False) if timeout is not None and timeout <= left else (left, True)
+
+    async def say(self, text: str) -> None:
+        if self._progress is not None:
+            await self._progress(self.elapsed, text)
+
+    async def wait(self, process: Process, timeout: float | None = None) -> Exit | None:
+        """Its end; None if it did not come in time, or before the caller loses patience."""
+        for step in self._steps(timeout):
+            try:
+                return await process.wait(step)
+            except WaitTimeout:
+                await self.say(f"{process.handle} is running")
+        return None
+
+    async def wait_for(
+        self,
+        client: Client,
+        processes: Sequence[Process],
+        conditions: Sequence[Any],
+        *,
+        all: bool = False,
+        timeout: float | None = None,
+    ) -> Waited:
+        """As `Client.wait_for`, within the caller's patience."""
+        waited = None
+        for step in self._steps(timeout):
+            waited = await client.wait_for(processes, *conditions, all=all, timeout=step)
+            if not waited.timed_out:
+                break
+            await self.say(f"waiting for {'; '.join(waited.waiting)}")
+        assert waited is not None
+        waited.seconds = self.elapsed
+        return waited
+
+    def _steps(self, timeout: float | None) -> Iterator[float | None]:
+        """The pieces a wait is cut into, so that there is a word about it now and then."""
+        whole, _ = self.left(timeout)
+        until = None if whole is None else time.monotonic() + whole
+        piece = None if self._progress is None else _PROGRESS
+        while True:
+            left = None if until is None else max(0.0, until - time.monotonic())
+            yield piece if left is None else left if piece is None else min(piece, left)
+            if until is not None and time.monotonic() >= until:
+                return
