@@ -390,15 +390,25 @@ class Client:
 
     async def acknowledge(self, *events: Event) -> None:
         """Say that these events were used, so that nobody is told of them again."""
+        await self.claim(*events)
+
+    async def claim(self, *events: Event) -> _List[Event]:
+        """Acknowledge events before using them; those that nobody else has acknowledged first.
+
+        Of several that claim the same event, one gets it. If that one then dies, nobody is told.
+        """
         by_session: dict[str, list[str]] = {}
         for event in events:
             by_session.setdefault(event.session, []).append(event.id)
+        first: set[tuple[str, str]] = set()
         for session, ids in by_session.items():
             if self.session not in (None, session):
                 raise BadRequest("an event of another session cannot be acknowledged here")
-            await self._link.call("acknowledge", {"session": session, "ids": ids})
+            answer = await self._link.call("acknowledge", {"session": session, "ids": ids})
+            first.update((session, event_id) for event_id in answer["acknowledged"])
         for event in events:
             event.acknowledged = True
+        return [event for event in events if (event.session, event.id) in first]
 
     async def _acknowledge_end(self, record: Record) -> None:
         """Whoever saw the end needs no event for it; another session's waiter takes nothing."""

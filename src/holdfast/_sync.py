@@ -176,6 +176,9 @@ class SyncClient:
     def acknowledge(self, *events: Event) -> None:
         run(self._client.acknowledge(*events))
 
+    def claim(self, *events: Event) -> _List[Event]:
+        return run(self._client.claim(*events))
+
     def register_agent(
         self,
         id: str,

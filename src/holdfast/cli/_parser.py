@@ -37,6 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "rm": ("_commands_stop", "remove processes with their logs"),
     "clear": ("_commands_stop", "empty the logs of processes"),
     "events": ("_commands_events", "show, follow or acknowledge what sessions are to be told"),
+    "hook": ("_commands_hook", "wake an agent when what it started has news"),
     "keeper": ("_commands_keeper", "show, stop or restart the keeper"),
     "config": ("_commands_keeper", "show the settings in force"),
     "doctor": ("_doctor", "check what works on this machine"),

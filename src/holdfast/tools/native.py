@@ -5,6 +5,7 @@ from __future__ import annotations
 from .. import _tmux
 from .._config import UNSET
 from .._errors import BadRequest
+from ._agent_tool import AgentTool
 from ._dialect import OUTPUT
 from ._tool import Tool
 from .duragent import (
@@ -21,6 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from .._client import Client
     from .._process import Process
     from ._schema import Schema
     from ._tool import Call
@@ -59,6 +61,11 @@ _PROCESS: dict[str, Schema] = {
 class Native(Duragent):
     name = "native"
 
+    def __init__(self, client: Client) -> None:
+        super().__init__(client)
+        # Where a pattern was found last: a model that waits for it again means the next one.
+        self._found: dict[tuple[str, str], int] = {}
+
     def tools(self) -> list[Tool]:
         return [
             Tool(
@@ -87,10 +94,10 @@ class Native(Duragent):
             ),
             Tool(
                 "wait_for",
-                "Block until something holds, instead of sleeping and polling. Returns as soon as it "
-                "does, or when a process ended and it cannot any more. Conditions: exit, "
-                "output=REGEX, port=3000, http=URL, file=PATH, quiet=5s, input. If it answers "
-                "timed_out, call it again with the same arguments: nothing in between is missed.",
+                "Block until something holds, instead of sleeping and polling. Returns as soon as "
+                "it does, or when a process ended and it cannot any more. Conditions: exit, "
+                "output=REGEX (each match once), port=3000, http=URL, file=PATH, quiet=5s, "
+                "input. If it answers timed_out, call it again with the same arguments.",
                 self.wait_for,
                 {
                     "handles": {**_STRINGS, "description": "default: all that run"},
@@ -106,6 +113,7 @@ class Native(Duragent):
                 title="Wait until something holds",
                 reads=True,
             ),
+            AgentTool(self.client).tool(),
         ]
 
     # -- spawn_process -------------------------------------------------------------------------
@@ -268,13 +276,27 @@ class Native(Duragent):
         if not processes:
             where = f"in group {group!r}" if group else "in this session"
             raise BadRequest(f"nothing runs {where}; spawn_process starts something")
+        wanted = [self._since(processes, each) for each in conditions or ["exit"]]
         waited = await call.wait_for(
-            self.client, processes, conditions or ["exit"], all=all, timeout=timeout_seconds
+            self.client, processes, wanted, all=all, timeout=timeout_seconds
         )
+        for met in waited.met:
+            if "offset" in met.detail:
+                self._found[met.handle, met.condition] = met.detail["offset"] + 1
         answer = waited.public()
         if waited.timed_out:
             answer["note"] = "not yet; call again with the same arguments to go on waiting"
         return answer
+
+    def _since(self, processes: list[Process], condition: str) -> object:
+        """Output counts from the start: a model cannot know whether it was printed already."""
+        kind, equals, pattern = condition.partition("=")
+        if kind != "output" or not equals:
+            return condition
+        found = [self._found.get((process.handle, condition)) for process in processes]
+        if len(found) == 1 and found[0] is not None:
+            return {"output": pattern, "since": found[0]}
+        return {"output": pattern, "since": "start"} if found == [None] * len(found) else condition
 
 
 def _texts(env: dict[str, Any] | None) -> dict[str, str] | None:
