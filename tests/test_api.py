@@ -22,7 +22,7 @@ def test_what_is_exported_is_what_is_named() -> None:
         if not name.startswith("_") and not isinstance(value, types.ModuleType)
     }
     exported.discard("TYPE_CHECKING")
-    assert exported | {"__version__", "Toolset"} == set(holdfast.__all__)
+    assert exported | {"__version__", "SyncToolset", "Toolset"} == set(holdfast.__all__)
 
 
 @pytest.mark.parametrize("name", [name for name in PUBLIC if name not in ("__version__",)])
@@ -42,6 +42,7 @@ def test_everything_public_says_what_it_is(name: str) -> None:
         (holdfast.Process, holdfast.SyncProcess),
         (holdfast.Group, holdfast.SyncGroup),
         (holdfast.Agent, holdfast.SyncAgent),
+        (holdfast.Toolset, holdfast.SyncToolset),
     ],
 )
 def test_the_two_clients_offer_the_same(asynchronous: type, plain: type) -> None:

@@ -1,10 +1,14 @@
-"""The commands that read for people and agents: view, search, stats, wait --for."""
+"""The commands that read for people and agents: view, search, ps, status, stats, wait --for."""
 
 from __future__ import annotations
 
 import json
+import re
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Any
 
 from holdfast import SyncClient, SyncProcess
 from holdfast.testing import wait_until
@@ -14,6 +18,19 @@ def holdfast(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "holdfast", *arguments], capture_output=True, text=True, timeout=60
     )
+
+
+def printed(*arguments: str) -> Any:
+    shown = holdfast(*arguments)
+    assert shown.returncode == 0, shown.stderr
+    return json.loads(shown.stdout)
+
+
+def rows(*arguments: str) -> list[dict[str, str]]:
+    """The rows of a table, by the names of its columns."""
+    head, *lines = holdfast(*arguments).stdout.splitlines()
+    names = re.split(" {2,}", head)
+    return [dict(zip(names, re.split(" {2,}", line), strict=True)) for line in lines]
 
 
 def written(hf: SyncClient, command: str) -> SyncProcess:
@@ -60,6 +77,159 @@ def test_stats_shows_what_runs(hf: SyncClient) -> None:
     assert used["handle"] == process.handle
     assert used["processes"] == 3
     assert used["memory_bytes"] > 0
+
+
+Child = Callable[..., list[str]]
+Ready = Callable[[SyncProcess], SyncProcess]
+HOG = "import os; block = bytearray(b'x') * (50 << 20); print('ready', flush=True); os.read(0, 1)"
+
+
+def test_ps_shows_on_request_what_each_uses(hf: SyncClient, child: Child, ready: Ready) -> None:
+    """The average of a processor, memory, and ports where somebody listens; else it does not."""
+    busy = hf.spawn("while :; do :; done", label="busy")
+    hog = ready(hf.spawn([sys.executable, "-ISc", HOG], label="hog", stdin=True))
+    written(hf, "true")
+    wait_until(lambda: (busy.usage().cpu_seconds or 0) > 0.2)
+    assert "CPU" not in holdfast("ps").stdout
+    assert not any("usage" in record for record in printed("ps", "--json"))
+    shown = {row["LABEL"]: row for row in rows("ps", "--usage", "--all")}
+    assert "PORTS" not in shown["busy"]
+    assert 0 < float(shown["busy"]["CPU AVG"].removesuffix("%")) <= 110
+    assert 50 <= float(shown["hog"]["MEM"].removesuffix(" MiB")) < 70
+    assert (shown["-"]["CPU AVG"], shown["-"]["MEM"]) == ("-", "-")
+    found = {record["handle"]: record["usage"] for record in printed("ps", "-ua", "--json")}
+    assert found[busy.handle]["cpu_percent"] is None
+    assert found[busy.handle]["cpu_average_percent"] > 0
+    assert found[hog.handle]["memory_bytes"] >= 50 << 20
+    assert [used for used in found.values() if used is None] == [None]
+    web = ready(hf.spawn(child("serves_tcp", "itself", "127.0.0.1"), label="web"))
+    port = web.read_at(0).text.split()[1]
+    assert {row["LABEL"]: row["PORTS"] for row in rows("ps", "-u")} == {
+        "busy": "-",
+        "hog": "-",
+        "web": port,
+    }
+
+
+def test_ps_shows_groups_and_one_of_them(hf: SyncClient) -> None:
+    """A column where there are any; a group is named exactly."""
+    hf.spawn("sleep 600", label="one", group="checks")
+    hf.spawn("sleep 600", label="two", group="check")
+    ended = hf.spawn("true", label="three", group="checks")
+    ended.wait(30)
+    hf.spawn("sleep 600", label="alone")
+    assert [row["GROUP"] for row in rows("ps")] == ["checks", "check", "-"]
+    assert [row["LABEL"] for row in rows("ps", "--group", "checks")] == ["one"]
+    assert [row["LABEL"] for row in rows("ps", "-a", "--group", "checks")] == ["one", "three"]
+    (record,) = printed("ps", "--group=check", "--json")
+    assert record["label"] == "two"
+    assert printed("ps", "--group", "none", "--json") == []
+
+
+def test_status_shows_what_a_running_process_uses(
+    hf: SyncClient, child: Child, ready: Ready
+) -> None:
+    """A line for each thing; of one that ended there is nothing, but its record has the totals."""
+    web = ready(hf.spawn(child("serves_tcp", "itself", "127.0.0.1"), label="web"))
+    port = web.read_at(0).text.split()[1]
+    lines = dict(
+        re.split(r":\s+", line, maxsplit=1)
+        for line in holdfast("status", "web").stdout.splitlines()
+    )
+    assert lines["ports"] == port
+    assert re.fullmatch(r"\d+\.\d{3} s, [\d.]+% on average", lines["cpu time"])
+    assert re.fullmatch(r"[\d.]+ MiB, at most [\d.]+ MiB", lines["memory"])
+    assert lines["processes"] == "1, threads 1"
+    assert int(lines["open files"]) >= 4
+    assert re.fullmatch(r".+ read, .+ written", lines["I/O"])
+    used = printed("status", "web", "--json")["usage"]
+    assert (used["ports"], used["processes"], used["threads"]) == ([int(port)], 1, 1)
+    web.kill()
+    after = printed("status", "web", "--json")
+    assert after["usage"] is None
+    assert after["cpu_seconds"] > 0
+    assert "open files" not in holdfast("status", "web").stdout
+
+
+def test_stats_follow_is_a_line_for_each_look(hf: SyncClient) -> None:
+    """So many times as asked; each percentage is since the look before."""
+    one, two = hf.spawn("sleep 600", label="one"), hf.spawn("while :; do :; done", label="two")
+    follow = ("stats", "--follow", "--interval", "100ms", "--count", "3")
+    shown = rows(*follow)
+    assert [row["HANDLE"] for row in shown] == [one.handle, two.handle] * 3
+    looks = [
+        json.loads(line) for line in holdfast(*follow, two.handle, "--json").stdout.split("\n")[:-1]
+    ]
+    assert [look["handle"] for look in looks] == [two.handle] * 3
+    assert all(look["cpu_percent"] > 0 for look in looks)
+    assert [look["at"] for look in looks] == sorted(look["at"] for look in looks)
+
+
+def test_stats_follow_ends_with_what_it_looks_at(hf: SyncClient) -> None:
+    """At once, not at the next look; what else runs is of no concern to it."""
+    hf.spawn("sleep 600", label="other")
+    one, two = hf.spawn("sleep 600"), hf.spawn("sleep 600")
+    command = ("stats", "-f", "--json", "--interval", "1h", one.handle, two.handle)
+    with subprocess.Popen(
+        [sys.executable, "-m", "holdfast", *command], stdout=subprocess.PIPE
+    ) as follower:
+        assert follower.stdout is not None
+        handles = [json.loads(follower.stdout.readline())["handle"] for _ in range(2)]
+        assert handles == [one.handle, two.handle]
+        one.kill()
+        assert follower.poll() is None
+        two.kill()
+        assert follower.stdout.read() == b""
+        assert follower.wait(30) == 0
+    assert hf.list()[0].record.running
+    assert len(rows("stats", "-f", one.handle)) == 1
+
+
+def test_stats_follow_goes_on_until_interrupted(hf: SyncClient) -> None:
+    """With what is started meanwhile, if nobody was named."""
+    hf.spawn("sleep 600", label="first")
+    with subprocess.Popen(
+        [sys.executable, "-m", "holdfast", "stats", "-f", "--interval", "100ms"],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as follower:
+        assert follower.stdout is not None
+        assert follower.stdout.readline().startswith("AT ")
+        assert " first " in follower.stdout.readline()
+        hf.spawn("sleep 600", label="second")
+        assert any(" second " in line for line in follower.stdout)
+        follower.send_signal(signal.SIGINT)
+        follower.stdout.read()
+        assert follower.wait(30) == 130
+
+
+def test_groups_and_what_is_read_are_completed(hf: SyncClient) -> None:
+    """The names of groups after --group, and handles for the commands that read."""
+    one = hf.spawn("sleep 600", group="checks").handle
+    two = hf.spawn("sleep 600", group="checks").handle
+
+    def offered(*words: str) -> list[str]:
+        lines = holdfast("__complete", *words).stdout.splitlines()
+        return [line.partition("\t")[0] for line in lines]
+
+    assert offered("ps", "--group", "c") == ["checks"]
+    assert offered("stats", one, "") == [two]
+    assert offered("view", "proc") == offered("search", "proc") == [one, two]
+    assert offered("search", one, "") == [""]
+
+
+def test_stats_says_what_makes_no_sense(hf: SyncClient) -> None:
+    """In one line, as everything else."""
+    for words, told in (
+        (["--count", "2"], "--follow"),
+        (["-f", "--count", "0"], "at least 1"),
+        (["--interval", "soon"], "duration"),
+    ):
+        failed = holdfast("stats", *words)
+        assert failed.returncode == 125
+        assert told in failed.stderr
+        assert failed.stderr.count("\n") == 1
+    assert holdfast("stats", "-f").stdout.count("\n") == 1, "nothing runs"
 
 
 def test_wait_for_says_what_came_to_hold(hf: SyncClient) -> None:

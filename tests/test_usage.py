@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import SyncClient, SyncProcess, _usage
+from holdfast import SyncClient, SyncProcess, _usage, connect
 from holdfast._model import Record
 from holdfast._ports import Look
 from holdfast._usage import Usage, UsageHistory, usage, usages
@@ -132,6 +133,8 @@ def test_of_an_ended_process_the_record_knows(hf: SyncClient, child: Child) -> N
     assert (found.processes, found.threads, found.ports) == (0, 0, [])
     assert found.memory_bytes is None
     assert found.cpu_percent is None
+    assert found.cpu_average_percent is not None
+    assert found.cpu_average_percent > 0
 
 
 def test_what_an_ended_process_left_is_still_counted(
@@ -200,6 +203,72 @@ def test_a_history_keeps_the_last_looks(start_busy: Start) -> None:
     json.dumps(public)
 
 
+def test_a_process_keeps_what_it_was_asked(start_busy: Start, hf: SyncClient) -> None:
+    """Each answer is since the one before; nobody looks between them, or before the first."""
+    busy = start_busy()
+    assert len(busy.usage_history()) == 0
+    first, second = busy.usage(), busy.usage(interval=0.05)
+    third = busy.usage()
+    assert first.cpu_percent is None
+    assert second.cpu_percent is not None
+    assert third.cpu_percent is not None
+    assert list(busy.usage_history()) == [first, second, third]
+    assert len(hf.get(busy.handle).usage_history()) == 0
+
+
+def test_a_history_is_bounded_and_outlasts_the_process(hf: SyncClient) -> None:
+    """It holds 120 looks at most, and looks at what has ended push none of them out."""
+    process = hf.spawn("sleep 600")
+    for _ in range(125):
+        process.usage()
+    history = process.usage_history()
+    kept = list(history)
+    assert len(kept) == 120
+    process.kill()
+    assert process.usage().processes == 0
+    assert list(history) == kept
+    assert all(value for value in history.public()["memory_bytes"])
+
+
+def test_a_history_works_in_a_loop(home: str) -> None:
+    """The asynchronous process has the same one."""
+
+    async def looked() -> list[float | None]:
+        async with connect(session="test") as client:
+            process = await client.spawn("sleep 600")
+            await process.usage()
+            await asyncio.gather(*(process.usage() for _ in range(5)))
+            return process.usage_history().public()["cpu_percent"]
+
+    found = asyncio.run(looked())
+    assert len(found) == 6
+    assert found[0] is None
+
+
+def test_the_average_is_since_the_start(start_busy: Start, hf: SyncClient) -> None:
+    """Which takes a single look: processor time by the time it has run."""
+    busy, idle = start_busy(), hf.spawn("sleep 600")
+    wait_until(lambda: (usage(busy.record).cpu_seconds or 0.0) > 0.3)
+    found = usage(busy.record)
+    assert found.cpu_percent is None
+    elapsed = busy.record.elapsed()
+    assert elapsed is not None
+    assert found.cpu_seconds is not None
+    assert found.cpu_average_percent is not None
+    assert found.cpu_average_percent >= 100 * found.cpu_seconds / elapsed - 0.1
+    slept = usage(idle.record).cpu_average_percent
+    assert slept is not None
+    assert slept < found.cpu_average_percent
+
+
+def test_an_interval_keeps_what_earlier_looks_knew(start_busy: Start) -> None:
+    """The peak, and how memory is counted."""
+    busy = start_busy()
+    before = Usage(0.0, peak_memory_bytes=500 * MIB, memory_kind="rss")
+    found = usage(busy.record, interval=0.01, since=before)
+    assert (found.peak_memory_bytes, found.memory_kind) == (500 * MIB, "rss")
+
+
 def test_a_usage_is_plain_json(start_busy: Start) -> None:
     """Nothing in it is only for us."""
     busy = start_busy()
@@ -207,6 +276,7 @@ def test_a_usage_is_plain_json(start_busy: Start) -> None:
     assert list(public) == [
         "at",
         "cpu_percent",
+        "cpu_average_percent",
         "cpu_seconds",
         "memory_bytes",
         "memory_kind",

@@ -132,8 +132,8 @@ class TestBudget:
         assert len(first) < len(last)
         lines = data[gap.start : gap.end].count(b"\n")
         assert note == (
-            f"[... {lines:,} lines ({gap.end - gap.start:,} bytes) left out; "
-            f"read them with offset={gap.start} ...]"
+            f"[... {lines:,} lines ({gap.end - gap.start:,} bytes) left out, "
+            f"from byte {gap.start} on ...]"
         )
         assert first.encode() + data[gap.start : gap.end] + last.encode() == data
         assert gap.characters == gap.end - gap.start
@@ -146,7 +146,9 @@ class TestBudget:
         assert view_bytes(line.encode(), budget=6000).text == line
         shown = view_bytes(f"before\n{line}\nafter\n".encode(), budget=4000)
         (gap,) = shown.gaps
-        mark = f" [... {gap.characters:,} characters of this line left out; it is at offset=7 ...] "
+        mark = (
+            f" [... {gap.characters:,} characters of this line left out; it begins at byte 7 ...] "
+        )
         assert gap.characters is not None
         before, cut, after, _ = shown.text.split("\n")
         assert (before, after) == ("before", "after")
@@ -195,7 +197,7 @@ class TestBudget:
         shown = view_bytes(data, budget=1000, start=5000)
         (gap,) = shown.gaps
         assert (shown.start, shown.end) == (5000, 5000 + len(data))
-        assert f"offset={gap.start}" in shown.text
+        assert f"byte {gap.start}" in shown.text
         assert data[: gap.start - 5000].endswith(b"\n")
 
     def test_it_can_be_told_as_json(self) -> None:

@@ -7,7 +7,6 @@ import os
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import ClassVar
 
 import pytest
 
-from holdfast import BadRequest, NotFound, SyncClient, SyncProcess, connect
+from holdfast import BadRequest, NotFound, SyncClient, SyncProcess, Unsupported, connect
 from holdfast.testing import wait_until
 
 TYPE_CHECKING = False
@@ -34,11 +33,22 @@ def port() -> int:
         return number
 
 
+def waits() -> bool:
+    """Whether a wait is under way here: it knows where to look from once it hears of changes."""
+    for fd in Path("/proc/self/fdinfo").iterdir():
+        try:
+            if "\ninotify wd:" in fd.read_text():
+                return True
+        except FileNotFoundError:
+            continue
+    return False
+
+
 def in_a_moment(action: Callable[[], object]) -> threading.Thread:
-    """Do something while the test waits, once it surely waits."""
+    """Do something while the test waits."""
 
     def run() -> None:
-        time.sleep(0.1)
+        wait_until(waits)
         action()
 
     thread = threading.Thread(target=run)
@@ -105,6 +115,95 @@ def test_a_pattern_that_takes_for_ever_is_given_up(hf: SyncClient) -> None:
     with pytest.raises(BadRequest, match="took longer"):
         process.wait_for({"output": "(a+)+$", "since": "start"}, timeout=30)
     assert hf.spawn("exit 3").wait(30).code == 3
+
+
+# -- two streams -----------------------------------------------------------------------------------
+
+
+def test_a_match_in_a_separate_stderr_counts(hf: SyncClient, gate: Gate) -> None:
+    """It comes back with its stream; the tail has stdout first, and then stderr."""
+    process = hf.spawn(
+        f": < {gate.path}; echo ERROR 4 >&2; echo out; sleep 1000", stderr="separate"
+    )
+    thread = in_a_moment(gate.open)
+    waited = process.wait_for(r"output=ERROR (\d)", "output=out", all=True, timeout=30)
+    thread.join()
+    assert [met.detail["stream"] for met in waited.met] == ["stderr", "stdout"]
+    (error, _) = waited.met
+    assert (error.detail["groups"], error.detail["offset"]) == (["4"], 0)
+    assert error.public()["stream"] == "stderr"
+    assert error.describe() == r"output=ERROR (\d): line ERROR 4, stream stderr"
+    assert waited.tail[process.handle] == "out\nERROR 4\n"
+
+
+def test_the_tail_has_room_for_both_streams(hf: SyncClient) -> None:
+    """2000 characters: what one does not need is the other's, and neither has none."""
+    flood = "head -c 9000 /dev/zero | tr '\\0'"
+    process = hf.spawn(f"{flood} o; {flood} e >&2; exit 3", stderr="separate")
+    process.wait(30)
+    found = {"output": "x", "since": "start"}
+    assert process.wait_for(found, timeout=30).tail[process.handle] == "", "of what came before"
+    for out, err, seen in [
+        (9000, 9000, (1000, 1000)),
+        (9000, 10, (1990, 10)),
+        (5, 9000, (5, 1995)),
+    ]:
+        command = f"sleep 0.1; {flood} o | head -c {out}; {flood} e | head -c {err} >&2"
+        process = hf.spawn(command, stderr="separate")
+        tail = process.wait_for("output=never", timeout=30).tail[process.handle]
+        assert tail == "o" * seen[0] + "e" * seen[1]
+
+
+def test_a_wait_may_look_at_one_stream(hf: SyncClient) -> None:
+    """The other one is as if it were not there; an offset is a place in one."""
+    process = hf.spawn("echo Ready >&2; echo out; sleep 1000", stderr="separate")
+    wait_until(lambda: process.tail_bytes(99, stream="stderr").data and process.tail().data)
+    ready = {"output": "Ready", "since": "start"}
+    assert process.wait_for(ready, timeout=30).ok
+    waited = process.wait_for(ready | {"stream": "stdout"}, timeout=0.05)
+    assert waited.timed_out
+    assert waited.waiting == ["output=Ready stream=stdout"]
+    assert process.wait_for({"output": "Ready", "since": 0}, timeout=0.05).timed_out
+    assert process.wait_for({"output": "Ready", "since": 0, "stream": "stderr"}, timeout=30).ok
+    merged = hf.spawn("sleep 1000")
+    assert process.wait_for({"quiet": 0.1, "stream": "stderr"}, timeout=30).ok
+    for condition in ({"output": "x"}, {"quiet": 1}):
+        with pytest.raises(Unsupported, match="stderr='separate'"):
+            hf.wait_for([process, merged], condition | {"stream": "stderr"}, timeout=30)
+        with pytest.raises(BadRequest, match="'stdout' or 'stderr'"):
+            process.wait_for(condition | {"stream": "stdin"}, timeout=30)
+    with pytest.raises(BadRequest, match="stream"):
+        process.wait_for({"port": 1, "stream": "stdout"}, timeout=30)
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_wait_that_is_repeated_misses_nothing_of_either_stream(
+    hf: SyncClient, gate: Gate, stream: str
+) -> None:
+    """Its places are kept, one in each; and a match makes them new."""
+    where = "&2" if stream == "stderr" else "&1"
+    command = f"echo Ready; echo Ready >&2; : < {gate.path}; echo Ready >{where}; sleep 1000"
+    process = hf.spawn(command, stderr="separate")
+    for each in ("stdout", "stderr"):
+        wait_until(lambda each=each: process.tail(stream=each).data)  # type: ignore[misc]
+    for _ in range(2):
+        assert process.wait_for("output=Ready", timeout=0.05).timed_out
+    gate.open()
+    wait_until(lambda: process.tail(stream=stream).text == "Ready\nReady\n")
+    waited = process.wait_for("output=Ready", timeout=30)
+    assert waited.ok
+    assert (waited.met[0].detail["stream"], waited.met[0].detail["offset"]) == (stream, 6)
+    assert process.wait_for("output=Ready", timeout=0.05).timed_out
+
+
+def test_quiet_means_both_streams(hf: SyncClient, tmp_path: Path) -> None:
+    """A process that complains is not quiet."""
+    command = "echo out; until [ -e stop ]; do echo err >&2; sleep 0.05; done; sleep 1000"
+    process = hf.spawn(command, stderr="separate", cwd=tmp_path)
+    assert process.wait_for({"quiet": 2, "stream": "stdout"}, timeout=30).ok
+    assert process.wait_for("quiet=2s", timeout=0.5).timed_out
+    (tmp_path / "stop").touch()
+    assert process.wait_for("quiet=2s", timeout=30).ok
 
 
 @pytest.mark.parametrize(

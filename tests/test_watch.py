@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import select
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from holdfast._watch import Watch
+from holdfast._watch import Spares, Watch
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="inotify is Linux's")
 
@@ -283,3 +284,45 @@ def test_elsewhere_than_on_linux_the_caller_polls(
         assert watch.fileno() is None
         watch.drain()
         assert "polled" in repr(watch)
+
+
+@linux
+def test_a_descriptor_is_used_again_and_hears_of_the_new_files_only(tmp_path: Path) -> None:
+    """To close one takes the kernel long; in the end none is left."""
+    before = descriptors()
+    paths = [tmp_path / str(number) for number in range(3)]
+    for path in paths:
+        append(path)
+    spares = Spares()
+    used = set()
+    for path, other in [*pairwise(paths), (paths[2], tmp_path / "not there")]:
+        with Watch([str(path)], spares) as watch, Watch([str(other)], spares) as second:
+            used |= {watch.fileno(), second.fileno()}
+            watch.drain()
+            second.drain()
+            append(path)
+            assert changed(watch)
+            assert quiet(second)
+            append(other)
+            assert changed(second)
+            assert quiet(watch)
+            append(path)  # and nobody takes note
+    assert len(used) == 2
+    spares.close()
+    with Watch([str(paths[0])], spares):
+        pass
+    assert descriptors() == before
+
+
+@linux
+def test_descriptors_of_a_parent_are_not_used_by_its_child(tmp_path: Path) -> None:
+    """Each would take what the other should hear of."""
+    spares = Spares()
+    with Watch([str(tmp_path)], spares) as watch:
+        kept = watch.fileno()
+    pid = os.fork()
+    if pid == 0:
+        with Watch([str(tmp_path)], spares) as watch:
+            os._exit(watch.fileno() == kept)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    spares.close()

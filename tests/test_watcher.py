@@ -405,7 +405,7 @@ def test_a_change_of_size_is_heeded(watcher: Watcher, start: Start) -> None:
 
 def test_a_query_at_the_end_of_a_flood_is_answered(watcher: Watcher, start: Start) -> None:
     """What came long before is passed over; whoever waits for an answer has stopped writing."""
-    program = start(["bash", "-c", r"yes | head -c 5000000; printf '\e[5;9H\e[6n'; cat"])
+    program = start(["bash", "-c", r"yes | head -c 1000000; printf '\e[5;9H\e[6n'; cat"])
     watcher.add("floods", program)
     wait_until(lambda: watcher.replies("floods") == [b"\x1b[5;9R"])
 
@@ -414,7 +414,7 @@ def test_a_query_at_the_end_of_a_flood_is_answered(watcher: Watcher, start: Star
 
 
 def a_watch(**spec: Any) -> dict[str, Any]:
-    return begun(checked(spec), 1, 0, time.monotonic())
+    return begun(checked(spec), 1, [0], time.monotonic())
 
 
 def test_what_a_watch_sees_is_said_with_the_step_from_place_to_place(
@@ -429,6 +429,39 @@ def test_what_a_watch_sees_is_said_with_the_step_from_place_to_place(
     steps = [(said["from"], said["place"], said["event"]["line"]) for said in watcher.said]
     assert steps == [(0, 4, "one"), (4, 8, "two"), (8, 14, "three")]
     assert {said["watch"] for said in watcher.said} == {"works"}
+
+
+def test_a_step_in_one_of_two_logs_is_said_with_the_place_in_the_other(
+    watcher: Watcher, start: Start, tmp_path: Path
+) -> None:
+    """Of what was held back both are moved on at once; a watch on one has one place."""
+    program = start(["bash", "-c", "echo one; read; echo two; read; echo three; cat"], pipe=True)
+    errors = tmp_path / "errors.log"
+    errors.touch(0o600)
+    logs = {"err_log": str(errors), "err_head": f"{errors}.head"}
+    watch = begun(checked({"output": "one|two|three", "cooldown": 1}), 1, [0, 0], 0.0)
+    only = begun(checked({"output": "three", "stream": "stderr"}), 2, [0, 0], 0.0)
+    watcher.add("works", program, watches=[watch, only], input=False, **logs)
+    wait_until(lambda: len(watcher.listen()) == 1)
+    program.type("\n")
+    program.shows("two")
+    with errors.open("a") as log:
+        log.write("err three\n")
+    wait_until(lambda: len(watcher.listen()) == 3)
+    program.type("\n")
+    wait_until(lambda: len(watcher.listen()) == 4)
+    steps = {said["id"]: [] for said in watcher.said}  # type: dict[str, list[Any]]
+    for said in watcher.said:
+        event = said["event"]
+        steps[said["id"]].append((said["from"], said["place"], event["stream"], event["missed"]))
+    assert steps["w2"] == [(0, 10, "stderr", 0)]
+    assert steps["w1"] == [
+        ([0, 0], [4, 0], "stdout", 0),
+        ([4, 0], [8, 10], "stderr", 1),
+        ([8, 10], [14, 10], "stdout", 0),
+    ]
+    watcher.tell({"ended": "works", "size": 14, "err_size": 10})
+    wait_until(lambda: {"done": "works"} in watcher.listen())
 
 
 def test_a_process_that_nobody_can_type_to_is_not_said_to_wait(

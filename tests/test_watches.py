@@ -14,7 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import BadRequest, Event, LimitReached, NotRunning, SyncClient, SyncProcess
+from holdfast import (
+    BadRequest,
+    Event,
+    LimitReached,
+    NotRunning,
+    SyncClient,
+    SyncProcess,
+    Unsupported,
+)
 from holdfast._home import Home
 from holdfast._kernel import all_processes
 from holdfast._link import run
@@ -117,8 +125,20 @@ def feed(no_leaks: None, tmp_path: Path) -> Iterator[Feed]:
     feed.close()
 
 
-def wrote(process: SyncProcess, text: str) -> None:
-    wait_until(lambda: text in process.read_at(0, 1 << 20).text)
+@pytest.fixture
+def errors(no_leaks: None, tmp_path: Path) -> Iterator[Feed]:
+    feed = Feed(str(tmp_path / "errors"))
+    yield feed
+    feed.close()
+
+
+def both(feed: Feed, errors: Feed) -> str:
+    """A command that writes what comes from each to a stream of its own."""
+    return f"{shlex.join(errors.command)} >&2 & {shlex.join(feed.command)}; wait"
+
+
+def wrote(process: SyncProcess, text: str, stream: str = "stdout") -> None:
+    wait_until(lambda: text in process.read_at(0, 1 << 20, stream=stream).text)
 
 
 # -- output ----------------------------------------------------------------------------------------
@@ -167,13 +187,14 @@ def test_a_line_that_nobody_finishes_is_told_of_once(hf: SyncClient, feed: Feed)
     """As it is, when nothing more comes; its rest is no other line."""
     process = hf.spawn(feed.command)
     watch(hf, process, output="ready|other", cooldown=0)
+    watch(hf, process, output="not yet", most=1)
     feed.write("not yet ")
-    time.sleep(0.5)
+    wait_for_lines(hf, "not yet ")  # of the second watch: the first has looked at it, too
     feed.write("ready> ")
-    wait_for_lines(hf, "not yet ready> ")
+    wait_for_lines(hf, "not yet ", "not yet ready> ")
     feed.write("ready ready\nthe other\n")
-    wait_for_lines(hf, "not yet ready> ", "the other")
-    assert [event.offset for event in seen(hf)] == [0, 27]
+    wait_for_lines(hf, "not yet ", "not yet ready> ", "the other")
+    assert [(event.watch, event.offset) for event in seen(hf)] == [("w2", 0), ("w1", 0), ("w1", 27)]
 
 
 def test_lines_of_any_length_and_bytes_of_any_kind_are_looked_at(
@@ -251,6 +272,176 @@ def test_a_pattern_that_makes_no_sense_is_told_so(hf: SyncClient, feed: Feed) ->
     (event,) = wait_until(lambda: seen(hf))
     assert (event.reason, event.last) == ("given_up", True)
     assert "makes no sense" in event.line
+
+
+# -- two streams -----------------------------------------------------------------------------------
+
+
+def test_a_separate_stderr_is_watched_too(hf: SyncClient, feed: Feed, errors: Feed) -> None:
+    """What matches is told with its stream, and where it is in that stream's log."""
+    process = hf.spawn(both(feed, errors), stderr="separate")
+    watch(hf, process, output="ERROR", cooldown=0)
+    feed.write("fine\nERROR 1\n")
+    wait_for_lines(hf, "ERROR 1")
+    errors.write("ERROR 2\n")
+    wait_for_lines(hf, "ERROR 1", "ERROR 2")
+    feed.write("ERROR 3\n")
+    wait_for_lines(hf, "ERROR 1", "ERROR 2", "ERROR 3")
+    assert [event.stream for event in seen(hf)] == ["stdout", "stderr", "stdout"]
+    assert [event.offset for event in seen(hf)] == [5, 0, 13]
+    keys = [event.id.rpartition(":")[2] for event in seen(hf)]
+    assert keys == ["13.0", "13.8", "21.8"]
+    second = seen(hf)[1]
+    assert second.public()["stream"] == "stderr"
+    assert "\nMatch in stderr: ERROR 2\n" in second.text
+    assert second.text.endswith("\nERROR 2\n"), "the output around it is of its stream"
+    assert "fine" not in second.text
+
+
+def test_a_watch_may_look_at_one_stream(hf: SyncClient, feed: Feed, errors: Feed) -> None:
+    """The other one is as if it were not there."""
+    process = hf.spawn(both(feed, errors), stderr="separate")
+    names = [
+        process.watch({"output": "ERROR", "stream": stream, "cooldown": 0})
+        for stream in ("stdout", "stderr")
+    ]
+    assert names == ["w1", "w2"]
+    silence = process.watch({"quiet": 1, "stream": "stdout", "cooldown": 0})
+    assert silence == "w3"
+    wait_for_lines(hf, "1s")
+    errors.write("ERROR 2\n")
+    wait_for_lines(hf, "1s", "ERROR 2")
+    assert process.watch({"quiet": 2, "stream": "stderr"}) == "w4"
+    wait_for_lines(hf, "1s", "ERROR 2", "2s")  # and for stdout nothing that is new
+    feed.write("ERROR 1\n")
+    wait_for_lines(hf, "1s", "ERROR 2", "2s", "ERROR 1", "1s")
+    told = {event.line: event for event in seen(hf)}
+    assert (told["ERROR 1"].watch, told["ERROR 2"].watch) == ("w1", "w2")
+    assert told["ERROR 2"].condition == "output=ERROR stream=stderr"
+    assert told["ERROR 2"].id.endswith(":8")
+    assert [shown.get("stream") for shown in process.refresh().public()["watches"]] == [
+        *("stdout", "stderr", "stdout", "stderr")
+    ]
+
+
+def test_a_stream_that_is_not_there_cannot_be_watched(hf: SyncClient, feed: Feed) -> None:
+    """Neither at a start nor later, by a client or by what a client sends."""
+    process = hf.spawn(feed.command)
+    spec = {"output": "x", "stream": "stderr"}
+    with pytest.raises(Unsupported, match="stderr='separate'"):
+        process.watch(spec)
+    with pytest.raises(Unsupported, match="stderr='separate'"):
+        hf.spawn("exit 0", watch=[spec])
+    for asked in (spec, {"quiet": 5, "stream": "stderr"}, {"output": "x", "since": [0, 0]}):
+        with pytest.raises(Unsupported, match="stderr='separate'"):
+            ask(hf, "watch", handle=process.handle, watch=asked)
+        with pytest.raises(Unsupported, match="stderr='separate'"):
+            spawn(hf, "exit 0", asked)
+    assert process.refresh().watches == []
+    assert watch(hf, process, output="x", stream="stdout", cooldown=0) == "w1"
+    feed.write("x\n")
+    wait_for_lines(hf, "x")
+    assert seen(hf)[0].stream == ""
+
+
+def test_an_offset_is_a_place_in_one_stream(hf: SyncClient, feed: Feed, errors: Feed) -> None:
+    """From the start and from now mean both."""
+    process = hf.spawn(both(feed, errors), stderr="separate", watch=["output=1"])
+    feed.write("out 1\n")
+    wait_for_lines(hf, "out 1")
+    errors.write("err 1\n")
+    wrote(process, "err 1\n", "stderr")
+    process.watch({"output": "out|err", "since": "start", "cooldown": 0})
+    wait_until(lambda: len(seen(hf)) == 3)
+    process.watch({"output": "out|err", "since": 3, "cooldown": 0, "most": 2})
+    process.watch({"output": "out|err", "since": 2, "stream": "stderr", "cooldown": 0})
+    process.watch({"output": "out|err", "since": "now", "cooldown": 0, "most": 3})
+    feed.write("out 2\n")
+    wait_until(lambda: len(seen(hf)) == 6)
+    errors.write("err 2\n")
+    wait_until(lambda: len(seen(hf)) == 9)
+    told: dict[str, list[str]] = {}
+    for event in seen(hf):
+        told.setdefault(event.watch, []).append(event.line)
+    assert told == {
+        "w1": ["out 1"],
+        "w2": ["out 1", "err 1", "out 2", "err 2"],
+        "w3": ["out 2"],
+        "w4": ["err 2"],
+        "w5": ["out 2", "err 2"],
+    }
+
+
+def test_silence_is_that_of_both_streams(hf: SyncClient, feed: Feed, errors: Feed) -> None:
+    """Whatever comes on one of them ends it."""
+    process = hf.spawn(both(feed, errors), stderr="separate")
+    watch(hf, process, quiet=0.4, cooldown=0)
+    wait_until(lambda: len(seen(hf)) == 1)
+    errors.write("err\n")
+    wait_until(lambda: len(seen(hf)) == 2)
+    feed.write("out\n")
+    wait_until(lambda: len(seen(hf)) == 3)
+    assert [event.id.rpartition(":")[2] for event in seen(hf)] == ["0.0", "0.4", "4.4"]
+    assert seen(hf)[-1].tail == b"out\nerr\n"
+
+
+def test_an_interval_tells_what_is_new_in_both_streams(
+    hf: SyncClient, feed: Feed, errors: Feed
+) -> None:
+    """In one event: first of stdout, then of stderr."""
+    process = hf.spawn(both(feed, errors), stderr="separate")
+    feed.write("old\n")
+    wrote(process, "old\n")
+    watch(hf, process, every=1)
+    errors.write("errors\n")
+    wait_for_lines(hf, "7 bytes")
+    (watcher,) = watcher_pids(hf)
+    os.kill(watcher, signal.SIGSTOP)  # so that it sees both at once
+    feed.write("new\n")
+    errors.write("more errors\n")
+    wrote(process, "new\n")
+    wrote(process, "more errors\n", "stderr")
+    os.kill(watcher, signal.SIGCONT)
+    wait_for_lines(hf, "7 bytes", "16 bytes, 12 of them in stderr")
+    first, second = seen(hf)
+    assert (first.stream, first.offset, first.tail) == ("stderr", 0, b"errors\n")
+    assert "\nNew output in stderr: 7 bytes\n" in first.text
+    assert (second.stream, second.offset, second.tail) == ("", 4, b"new\nmore errors\n")
+
+
+def test_a_cooldown_is_one_for_both_streams(hf: SyncClient, feed: Feed, errors: Feed) -> None:
+    """What one held back is counted with the other's, and not found again by the next watcher."""
+    process = hf.spawn(both(feed, errors), stderr="separate")
+    watch(hf, process, output="ERROR", cooldown=4, most=5)
+    feed.write("ERROR 1\n")
+    wait_for_lines(hf, "ERROR 1")
+    feed.write("ERROR 2\n")
+    wrote(process, "ERROR 2\n")
+    errors.write("ERROR 3\n")
+    wait_until(lambda: len(seen(hf)) == 2)
+    assert seen(hf)[1].missed == 1
+    wait_until(lambda: process.refresh().watches[0]["place"] == [16, 8])
+    (pid,) = watcher_pids(hf)
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: watcher_pids(hf) not in ([], [pid]))
+    errors.write("ERROR 4\n")
+    wait_until(lambda: len(seen(hf)) == 3)
+    assert (seen(hf)[2].line, seen(hf)[2].missed) == ("ERROR 4", 0)
+
+
+def test_the_last_output_of_both_streams_is_looked_at(hf: SyncClient) -> None:
+    """Whatever of it there is, before the watch is done."""
+    command = "seq -f 'ERROR %g' 30; seq -f 'ERROR %g' 31 60 >&2; printf 'ERROR last' >&2; exit 3"
+    spec = {"output": "ERROR", "cooldown": 0, "most": 100}
+    process = spawn(hf, command, spec, stderr="separate")
+    assert process.wait(30).code == 3
+    wait_until(lambda: is_done(process))
+    told = {
+        stream: [event.line for event in seen(hf) if event.stream == stream]
+        for stream in ("stdout", "stderr")
+    }
+    assert told["stdout"] == [f"ERROR {number}" for number in range(1, 31)]
+    assert told["stderr"] == [*(f"ERROR {number}" for number in range(31, 61)), "ERROR last"]
 
 
 # -- the end ---------------------------------------------------------------------------------------
@@ -348,18 +539,15 @@ def test_silence_is_told_once_until_there_is_output_again(hf: SyncClient, feed: 
     """Of a process that has written nothing yet, too."""
     process = hf.spawn(feed.command)
     watch(hf, process, quiet=0.4, cooldown=0)
-    wait_until(lambda: len(seen(hf)) == 1)
-    time.sleep(1.0)
-    assert len(seen(hf)) == 1
-    for number in range(5):
-        feed.write(f"{number}\n")
-        time.sleep(0.1)
-    wait_until(lambda: len(seen(hf)) == 2)
-    first, second = seen(hf)
-    assert (first.condition, first.line) == ("quiet=0.4s", "0.4s")
+    watch(hf, process, quiet=1.5, cooldown=0)
+    wait_for_lines(hf, "0.4s", "1.5s")  # and not again after 0.8 s
+    feed.write("0\n1\n2\n")
+    wait_for_lines(hf, "0.4s", "1.5s", "0.4s", "1.5s")
+    first, _, second, _ = seen(hf)
+    assert (first.condition, first.line, first.nth, second.nth) == ("quiet=0.4s", "0.4s", 1, 2)
     assert "\nQuiet for: 0.4s\n" in second.text
-    assert second.text.endswith("\n4\n")
-    assert [event.id.rpartition(":")[2] for event in seen(hf)] == ["0", "10"]
+    assert second.text.endswith("\n2\n")
+    assert [event.id.rpartition(":")[2] for event in (first, second)] == ["0", "6"]
 
 
 def test_an_interval_tells_what_is_new_if_anything_is(hf: SyncClient, feed: Feed) -> None:
@@ -367,12 +555,17 @@ def test_an_interval_tells_what_is_new_if_anything_is(hf: SyncClient, feed: Feed
     process = hf.spawn(feed.command)
     watch(hf, process, every=0.3)
     feed.write("one\n")
-    wait_until(lambda: len(seen(hf)) == 1)
-    time.sleep(0.8)
-    assert len(seen(hf)) == 1
+    wait_for_lines(hf, "4 bytes")
+    silence = watch(hf, process, quiet=1.2)
+    wait_for_lines(hf, "4 bytes", "1.2s")  # of several intervals nothing was told
+    ask(hf, "unwatch", handle=process.handle, watch=silence)
     feed.write("two\n" + "x" * 10_000)
-    wait_until(lambda: sum(int(event.line.split()[0]) for event in seen(hf)) == 10_008)
-    first, *rest = seen(hf)
+
+    def told() -> list[Event]:
+        return [event for event in seen(hf) if event.watch == "w1"]
+
+    wait_until(lambda: sum(int(event.line.split()[0]) for event in told()) == 10_008)
+    first, *rest = told()
     assert (first.line, first.tail, first.offset) == ("4 bytes", b"one\n", 0)
     assert "\nNew output: 4 bytes\n" in first.text
     assert b"one" not in b"".join(event.tail for event in rest)
@@ -408,16 +601,19 @@ def test_a_port_that_somebody_else_has_is_told_so(hf: SyncClient, child: Child) 
         port = stranger.getsockname()[1]
         server = child("serves_tcp", "itself", "127.0.0.1", str(port))
         command = f"until {' '.join(server)} 2>/dev/null; do sleep 0.1; done"
-        spawn(hf, command, {"port": port, "cooldown": 0})
+        process = spawn(hf, command, {"port": port, "cooldown": 0})
         (event,) = wait_until(lambda: seen(hf))
         assert (event.reason, event.last) == ("taken", False)
         assert event.line.startswith(f"{port}, taken by ")
         assert f"(pid {os.getpid()})" in event.line
-        time.sleep(0.5)
-        assert len(seen(hf)) == 1
-    wait_until(lambda: len(seen(hf)) == 2)
-    assert seen(hf)[1].line.startswith(f"{port}, pid ")
-    assert seen(hf)[1].last
+        for most in (1, 2):  # others find it so again, and with them the first one
+            watch(hf, process, port=port, most=most)
+            wait_until(lambda most=most: len(seen(hf)) == 1 + most)  # type: ignore[misc]
+    wait_until(lambda: len(seen(hf)) >= 4)
+    assert [event.reason for event in seen(hf)[:3]] == ["taken"] * 3
+    first, second = [event for event in seen(hf) if event.watch == "w1"]
+    assert (first.nth, second.nth, second.last) == (1, 2, True)
+    assert second.line.startswith(f"{port}, pid ")
 
 
 # -- asking for them -------------------------------------------------------------------------------
@@ -511,6 +707,13 @@ def test_there_are_at_most_twenty_of_them(hf: SyncClient, feed: Feed) -> None:
         {"port": True},
         {"output": "x", "cooldown": -1},
         {"output": "x", "cooldown": None},
+        {"output": "x", "stream": "stdin"},
+        {"output": "x", "stream": None},
+        {"output": "x", "since": []},
+        {"output": "x", "since": [0, 0, 0]},
+        {"output": "x", "since": [0, -1]},
+        {"output": "x", "since": [0, 0], "stream": "stdout"},
+        {"port": 80, "stream": "stdout"},
         {"output": "x", "most": 0},
         {"output": "x", "most": 1.5},
         {"http": "http://127.0.0.1/"},
@@ -547,7 +750,7 @@ def test_there_is_a_watcher_while_something_is_watched(hf: SyncClient, feed: Fee
     wait_until(lambda: not os.path.exists(f"/proc/{pid}"))
     os.kill(hf.keeper_status()["worker"], signal.SIGKILL)
     wait_until(lambda: hf.keeper_status()["worker"])
-    time.sleep(0.5)
+    hf.spawn("sleep 0.5").wait(30)  # by then it would have started one
     assert watcher_pids(hf) == []
 
 
@@ -576,15 +779,73 @@ def test_an_event_that_the_record_does_not_know_of_is_not_told_again(
     assert [event.nth for event in seen(hf) if event.watch == "w1"] == [1, 2, 3, 4]
 
 
-def test_a_worker_killed_at_each_step_of_telling_what_was_seen(hf: SyncClient, feed: Feed) -> None:
+def test_events_of_two_streams_that_the_record_does_not_know_of_are_not_told_again(
+    hf: SyncClient, feed: Feed, errors: Feed, kill_both: KillBoth
+) -> None:
+    """By their ids it is known how far each stream was looked at."""
+    process = hf.spawn(both(feed, errors), stderr="separate")
+    watch(hf, process, output="ERROR", cooldown=0, most=9)
+    watch(hf, process, quiet=0.3, cooldown=0)
+    before = process.refresh()
+    feed.write("ERROR 1\n")
+    wait_until(lambda: "ERROR 1" in lines(hf))
+    errors.write("ERROR 2\nERROR")
+    wait_until(lambda: lines(hf)[-1] == "0.3s" and "ERROR" in lines(hf))
+    (place, _) = [watch["place"] for watch in process.refresh().watches]
+    hf.acknowledge(*list(hf.events())[:2])
+    kill_both(hf)
+    Store(hf.home).save(before)
+    hf.keeper_status()
+    wait_until(lambda: process.refresh().watches[0]["place"] == place)
+    assert process.refresh().watches[0]["partly"] == [False, True]
+    feed.write("ERROR 3\n")
+    errors.write(" and its rest with an ERROR\nERROR 4\n")
+    wait_until(lambda: {"ERROR 3", "ERROR 4"} < set(lines(hf)))
+    told = [event for event in seen(hf) if event.watch == "w1"]
+    assert sorted(event.line for event in told) == sorted(
+        ["ERROR 1", "ERROR 2", "ERROR", "ERROR 3", "ERROR 4"]
+    )
+    assert [event.nth for event in told] == [1, 2, 3, 4, 5]
+
+
+def test_a_watch_from_before_there_were_two_streams_goes_on(
+    hf: SyncClient, feed: Feed, errors: Feed, kill_both: KillBoth
+) -> None:
+    """Its record has one place: that of stdout, which is all that it looks at."""
+    process = hf.spawn(both(feed, errors), stderr="separate")
+    watch(hf, process, output="ERROR", cooldown=0)
+    kill_both(hf)
+    old = Store(hf.home).load(process.handle)
+    old.watches[0] |= {"place": 0, "partly": False, "since": 0}
+    Store(hf.home).save(old)
+    process.refresh()  # which starts another keeper
+    errors.write("ERROR 1\n")
+    wrote(process, "ERROR 1\n", "stderr")
+    feed.write("ERROR 2\nERROR 3\n")
+    wait_for_lines(hf, "ERROR 2", "ERROR 3")
+    assert [event.id.rpartition(":")[2] for event in seen(hf)] == ["8", "16"]
+    kill_both(hf)
+    Store(hf.home).save(old)
+    process.refresh()  # which starts another keeper
+    feed.write("ERROR 4\n")
+    wait_for_lines(hf, "ERROR 2", "ERROR 3", "ERROR 4")
+    wait_until(lambda: process.refresh().watches[0]["place"] == 24)
+    assert {event.stream for event in seen(hf)} == {"stdout"}
+
+
+@pytest.mark.parametrize("separate", [False, True], ids=["merged", "separate"])
+def test_a_worker_killed_at_each_step_of_telling_what_was_seen(
+    hf: SyncClient, feed: Feed, errors: Feed, separate: bool
+) -> None:
     """The next one goes on: each line is told once, and they are in order."""
-    process = hf.spawn(feed.command, timeout=None)
+    command = both(feed, errors) if separate else feed.command
+    process = hf.spawn(command, timeout=None, stderr="separate" if separate else "merged")
     watch(hf, process, output="ERROR", cooldown=0, most=1000)
     expected: list[str] = []
 
     def tell(line: str) -> None:
         expected.append(line)
-        feed.write(f"{line}\n")
+        (errors if separate and len(expected) % 3 else feed).write(f"{line}\n")
         wait_until(lambda: line in lines(hf))
 
     reached = []
@@ -598,20 +859,30 @@ def test_a_worker_killed_at_each_step_of_telling_what_was_seen(hf: SyncClient, f
     assert len({event.id for event in seen(hf)}) == len(expected)
 
 
+@pytest.mark.parametrize("separate", [False, True], ids=["merged", "separate"])
 def test_nothing_is_missed_or_repeated_whatever_is_killed(
-    hf: SyncClient, kill_both: KillBoth
+    hf: SyncClient, kill_both: KillBoth, separate: bool
 ) -> None:
     """300 lines, while watcher, worker and both halves of the keeper are killed again and again."""
     numbers = random.Random(7)
-    command = 'for i in {1..300}; do echo "line $i ERROR"; echo fine; sleep 0.03; done'
-    process = spawn(hf, command, {"output": "ERROR", "cooldown": 0, "most": 1000}, keep=True)
+    command = (
+        "for i in {1..150}; do echo line $((2*i-1)) ERROR; echo fine >&2; echo fine; sleep 0.03; "
+        "echo line $((2*i)) ERROR >&2; sleep 0.03; done"
+    )
+    process = spawn(
+        hf,
+        command,
+        {"output": "ERROR", "cooldown": 0, "most": 1000},
+        keep=True,
+        stderr="separate" if separate else "merged",
+    )
     kills = 0
     while process.refresh().running:
         time.sleep(numbers.uniform(0.05, 0.6))
         status = hf.keeper_status()
         what = numbers.choice(["watcher", "watcher", "worker", "worker", "both"])
         if what == "both":
-            if os.path.getsize(process.record.log) > 4000:
+            if "line 201 ERROR" in process.read_at(0, 1 << 20).text:
                 continue  # of what ends while there is no keeper the last output is lost to all
             kill_both(hf)
             hf.keeper_status()
@@ -621,7 +892,9 @@ def test_nothing_is_missed_or_repeated_whatever_is_killed(
         kills += 1
     assert kills > 10
     wait_until(lambda: is_done(process), timeout=60)
-    assert lines(hf) == [f"line {number} ERROR" for number in range(1, 301)]
+    for stream, first, step in [("stdout", 1, 2), ("stderr", 2, 2)] if separate else [("", 1, 1)]:
+        told = [event.line for event in seen(hf) if event.stream == stream]
+        assert told == [f"line {number} ERROR" for number in range(first, 301, step)]
     assert len({event.id for event in seen(hf)}) == 300
     assert [event.nth for event in seen(hf)] == list(range(1, 301))
 

@@ -30,7 +30,7 @@ from ._version import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .tools import Toolset
+    from .tools import SyncToolset, Toolset
 
 __all__ = [
     "Agent",
@@ -63,6 +63,7 @@ __all__ = [
     "SyncClient",
     "SyncGroup",
     "SyncProcess",
+    "SyncToolset",
     "Toolset",
     "Unavailable",
     "Unsupported",
@@ -73,8 +74,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name == "Toolset":  # loaded when it is used: the command line, for one, never does
-        from .tools import Toolset
+    if name in ("SyncToolset", "Toolset"):  # loaded when used: the command line never does
+        from . import tools
 
-        return Toolset
+        return getattr(tools, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from ._group import Group
     from ._left_behind import LeftBehind
     from ._link import Link
-    from ._wait_for import Waited
+    from ._wait_for import Tell, Waited
 
 _POLL = 0.05
 _DELIVERED = 1000
@@ -256,12 +256,22 @@ class Client:
         timeout: Any = None,
     ) -> Waited:
         """As `Process.wait_for`, for several at once: any of them, or with `all` every one."""
+        return await self._wait_for(processes, conditions, all, timeout)
+
+    async def _wait_for(
+        self,
+        processes: Sequence[Process],
+        conditions: Sequence[Any],
+        every: bool,
+        timeout: Any,
+        tell: Tell | None = None,
+    ) -> Waited:
         from ._wait_for import Waiting
 
         patience = None if timeout is None else parse_patience(timeout)
-        waiting = Waiting(self, processes, conditions, all)
+        waiting = Waiting(self, processes, conditions, every)
         try:
-            return await waiting.run(patience)
+            return await waiting.run(patience, tell)
         finally:
             waiting.close()
 

@@ -65,7 +65,7 @@ class Met:
         facts = {
             name: value
             for name, value in self.detail.items()
-            if name in ("line", "pid", "status", "prompt", "quiet_seconds")
+            if name in ("line", "stream", "pid", "status", "prompt", "quiet_seconds")
         }
         told = ", ".join(f"{name} {value}" for name, value in facts.items())
         return f"{self.condition}: {told}" if told else self.condition

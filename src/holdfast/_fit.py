@@ -41,7 +41,7 @@ class Gap:
             return f"[... {_count(self.characters or 0, 'character')} left out ...]"
         what = f"{_count(self.lines, 'line')} ({size})" if self.lines else size
         rest = f", {self.unsearched:,} of them not searched for errors" if self.unsearched else ""
-        return f"[... {what} left out{rest}; read them with offset={self.start} ...]"
+        return f"[... {what} left out{rest}, from byte {self.start} on ...]"
 
     def short_note(self) -> str:
         return f"[... {_count(self.end - self.start, 'byte')} left out ...]"
@@ -120,7 +120,7 @@ class _Page:
             while True:
                 mark = (
                     f" [... {_count(left_out, 'character')} of this line left out; "
-                    f"it is at offset={self._starts[number]} ...] "
+                    f"it begins at byte {self._starts[number]} ...] "
                 )
                 kept = max(longest - len(mark), 0)
                 if len(text) - kept <= left_out:

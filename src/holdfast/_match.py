@@ -14,7 +14,7 @@ from ._errors import BadRequest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from typing import Any
 
 _LONGEST = 10_000
@@ -47,6 +47,24 @@ class Pattern:
         """Every line of output that matches, once; `timeout` is for all of them."""
         return self._matches(clean_text(data), timeout)
 
+    def keep(self, lines: Iterable[str], timeout: float = _TIME) -> list[str]:
+        """The lines that match, each looked at by itself; `timeout` is for all of them."""
+        kept: list[str] = []
+        began = time.thread_time()
+        for line in lines:
+            left = timeout - (time.thread_time() - began)
+            try:
+                if self._compiled.search(line, timeout=max(left, 0.001)) is not None:
+                    kept.append(line)
+            except TimeoutError:
+                raise self._too_slow(timeout) from None
+        return kept
+
+    def _too_slow(self, timeout: float) -> BadRequest:
+        return BadRequest(
+            f"the pattern {self.text[:200]!r} took longer than {timeout:g} s; make it simpler"
+        )
+
     def _matches(self, text: str, timeout: float) -> Iterator[Found]:
         left = timeout
         at = number = 0  # a line's beginning, and its number
@@ -55,10 +73,7 @@ class Pattern:
             try:
                 found = self._compiled.search(text, at, timeout=max(left, 0.001))
             except TimeoutError:
-                raise BadRequest(
-                    f"the pattern {self.text[:200]!r} took longer than {timeout:g} s; make it "
-                    "simpler"
-                ) from None
+                raise self._too_slow(timeout) from None
             left -= time.thread_time() - began
             if found is None or (found.start() == len(text) and text.endswith("\n")):
                 return  # after the last line's end there is no other line

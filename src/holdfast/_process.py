@@ -155,8 +155,13 @@ class Process:
         return await self._looked(self._log(stream).read(offset, limit))
 
     async def lines(self, first: int, count: int, *, stream: str = "stdout") -> Output:
-        """Lines by number, from 0, counted in what is kept of the log."""
-        return await self._looked(self._log(stream).lines(first, count))
+        """Lines by number; a line keeps its number, whatever is written, cleared or freed.
+
+        Line 0 is the first it ever wrote; a negative `first` counts from the end. `first_line`,
+        `gone` and `next_line` of the output say what came and where to go on.
+        """
+        log = self._log(stream)
+        return await self._looked(await self._client._link.aside(lambda: log.lines(first, count)))
 
     async def tail(self, n: int = 50, *, stream: str = "stdout") -> Output:
         """The last `n` lines."""
@@ -256,7 +261,7 @@ class Process:
         home = client.home
         paths = [log.path, home.meta(self.handle)]
         patience = Patience()
-        with Watch(paths) as watch:
+        with Watch(paths, client.spares) as watch:
             unsure = True  # whether it still runs: after news of its record, or a while without any
             while True:
                 news = watch.drain()
@@ -491,6 +496,8 @@ class Process:
         except WaitTimeout:
             self.backgrounded = True
         self.early = (await self.view(budget=budget)).text
+        if self.record.err_log is not None:
+            self.early += (await self.view(budget=budget, stream="stderr")).text
 
     async def kill(self, *, signal: str | int = "TERM", grace: Any = UNSET) -> Receipt:
         """Stop it with everything it started: politely, then, after the grace, by force.
@@ -514,9 +521,15 @@ class Process:
         await self._client._link.call("signal", {"handle": self.handle, "signal": name})
 
     async def clear(self) -> None:
-        """Empty its log; offsets go on from where they were, and cursors stay valid."""
+        """Empty its log; offsets and line numbers go on from where they were."""
         self._client._load(self.handle)
-        await self._client._link.call("clear", {"handle": self.handle})
+        streams = ("stdout",) if self.record.err_log is None else ("stdout", "stderr")
+        logs = [self._log(stream) for stream in streams]
+        # The keeper counts the lines that it frees; of a long log it is better done here.
+        counted = await self._client._link.aside(
+            lambda: {os.path.basename(log.path): log.tally().to_json() for log in logs}
+        )
+        await self._client._link.call("clear", {"handle": self.handle, "counted": counted})
 
     async def remove(self) -> None:
         """Delete all traces of it; a running process is stopped first."""

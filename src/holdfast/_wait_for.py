@@ -25,16 +25,19 @@ from ._watch import Watch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
     from typing import Any
 
     from ._client import Client
     from ._conditions import Condition
     from ._process import Process
 
+    Tell = Callable[[str], Awaitable[None]]
+
 _REST = 0.01  # between two looks at output that keeps coming
 _QUIET = 1.0  # how long without news before the record and its keeper are looked after
 _POLL = 0.05
+_WORD = 5.0  # between two words to whoever waits
 _TAIL = 2000
 
 
@@ -77,10 +80,11 @@ class Waited:
 class _Pending:
     """One condition on one process."""
 
-    __slots__ = ("condition", "met", "paths", "scene")
+    __slots__ = ("condition", "met", "paths", "resumes", "scene")
 
-    def __init__(self, scene: Scene, condition: Condition) -> None:
+    def __init__(self, scene: Scene, condition: Condition, resumes: bool) -> None:
         self.scene = scene
+        self.resumes = resumes  # goes on where the same wait stopped when its time was up
         self.condition = condition
         self.paths = frozenset(condition.paths(scene))
         self.met: Met | None = None
@@ -143,15 +147,16 @@ class Waiting:
         scene = self._scenes[handle] = Scene(record, logs, draw)
         now = self._starts[handle] = {stream: log.size() for stream, log in logs.items()}
         for each in given:
-            pending = _Pending(scene, _conditions.parse(each, now))
-            kept = self._kept_places(pending, each)
+            resumes = not (isinstance(each, dict) and "since" in each)
+            pending = _Pending(scene, _conditions.parse(each, now), resumes)
+            kept = self._kept_places(pending)
             if kept:
                 pending.condition = _conditions.parse(each, now | kept)
             self._pending.append(pending)
 
-    def _kept_places(self, pending: _Pending, given: object) -> dict[str, int]:
+    def _kept_places(self, pending: _Pending) -> dict[str, int]:
         """Where an earlier call that was given up had come to."""
-        if isinstance(given, dict) and "since" in given:
+        if not pending.resumes:
             return {}
         record, home, cursor = pending.scene.record, self._client.home, pending.cursor()
         kept = {
@@ -166,12 +171,14 @@ class Waiting:
 
     # -- the loop ------------------------------------------------------------------------------
 
-    async def run(self, timeout: float | None) -> Waited:
+    async def run(self, timeout: float | None, tell: Tell | None = None) -> Waited:
+        """Wait; `tell` is awaited now and then with what is still waited for."""
+        word = self._began + _WORD if tell is not None else float("inf")
         deadline = None if timeout is None else self._began + timeout
         client = self._client
         metas = {client.home.meta(handle): handle for handle in self._scenes}
         paths = {path for pending in self._pending for path in pending.paths}
-        with Watch([*metas, *sorted(paths)]) as watch:
+        with Watch([*metas, *sorted(paths)], client.spares) as watch:
             quiet_until = 0.0
             patience = Patience()
             while True:
@@ -189,7 +196,10 @@ class Waiting:
                 now = time.monotonic()
                 if deadline is not None and now >= deadline:
                     return await self._result(timed_out=True)
-                until = [quiet_until, *self._dues()]
+                if tell is not None and now >= word:
+                    word = now + _WORD
+                    await tell("; ".join(map(self._waiting_text, self._unmet())))
+                until = [quiet_until, word, *self._dues()]
                 if deadline is not None:
                     until.append(deadline)
                 if watch.fileno() is None:
@@ -243,9 +253,7 @@ class Waiting:
         waited = Waited(
             ok=len(met) == len(self._pending) if self._all else bool(met),
             met=met,
-            waiting=[
-                self._waiting_text(pending) for pending in self._pending if pending.met is None
-            ],
+            waiting=[self._waiting_text(pending) for pending in self._unmet()],
             timed_out=timed_out,
             seconds=time.monotonic() - self._began,
         )
@@ -258,6 +266,9 @@ class Waiting:
                 await self._client._acknowledge_end(scene.record)
         return waited
 
+    def _unmet(self) -> list[_Pending]:
+        return [pending for pending in self._pending if pending.met is None]
+
     def _waiting_text(self, pending: _Pending) -> str:
         seen = getattr(pending.condition, "seen", "")
         text = pending.condition.text + (f" ({seen})" if seen else "")
@@ -265,6 +276,8 @@ class Waiting:
 
     def _keep_places(self, pending: _Pending, *, given_up: bool) -> None:
         record, client = pending.scene.record, self._client
+        if not pending.resumes:
+            return
         for stream, place in pending.condition.places().items():
             where = (client.home, record.session, pending.cursor(), record.handle, stream)
             try:

@@ -34,6 +34,42 @@ _SHIFTED = _ATTRIB | _MOVE_SELF | _DELETE_SELF | _IGNORED
 
 _EVENT = struct.Struct("iIII")
 _READ = 64 << 10
+_SPARES = 4
+
+
+class Spares:
+    """Descriptors of watches that are over, for the next ones.
+
+    The kernel takes up to 20 ms to close one that was used, and does nothing else for its caller
+    meanwhile.
+    """
+
+    __slots__ = ("_fds", "_most", "_pid")
+
+    def __init__(self) -> None:
+        self._fds: list[int] = []
+        self._most = _SPARES
+        self._pid = os.getpid()
+
+    def take(self) -> int | None:
+        if os.getpid() != self._pid:  # forked: those are our parent's, who hears of its files there
+            self._fds, self._pid = [], os.getpid()
+        try:
+            return self._fds.pop()
+        except IndexError:
+            return None
+
+    def give(self, fd: int) -> bool:
+        """Keep a descriptor that watches nothing any more; False if there are enough of them."""
+        if os.getpid() != self._pid or len(self._fds) >= self._most:
+            return False
+        self._fds.append(fd)
+        return True
+
+    def close(self) -> None:
+        self._most = 0
+        while (fd := self.take()) is not None:
+            os.close(fd)
 
 
 class Watch:
@@ -43,9 +79,10 @@ class Watch:
     or allows no more of it, and the caller looks every 50 ms instead.
     """
 
-    __slots__ = ("_above", "_add", "_fd", "_found", "_paths", "_remove")
+    __slots__ = ("_above", "_add", "_fd", "_found", "_paths", "_remove", "_spares")
 
-    def __init__(self, paths: list[str]) -> None:
+    def __init__(self, paths: list[str], spares: Spares | None = None) -> None:
+        self._spares = spares
         self._paths = list(dict.fromkeys(os.path.abspath(path) for path in paths))
         self._fd: int | None = None
         self._found: dict[str, int] = {}  # path: the watch on it
@@ -61,7 +98,9 @@ class Watch:
 
             libc = ctypes.CDLL(None, use_errno=True)
             self._add, self._remove = libc.inotify_add_watch, libc.inotify_rm_watch
-            fd = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+            fd = self._spares.take() if self._spares is not None else None
+            if fd is None:
+                fd = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         except (ImportError, OSError, AttributeError):
             return  # a Python without ctypes, a C library without inotify
         if fd >= 0:
@@ -123,6 +162,7 @@ class Watch:
         before = {*self._found.values(), *self._above.values()}
         for path in paths:
             if not self._place_one(path):
+                self._spares = None  # it may watch more than we know of
                 self.close()
                 return
         for watch in before.difference(self._found.values(), self._above.values()):
@@ -160,6 +200,10 @@ class Watch:
 
     def close(self) -> None:
         fd, self._fd = self._fd, None
+        if fd is not None and self._spares is not None:
+            for watch in {*self._found.values(), *self._above.values()}:
+                self._remove(fd, watch)
+            fd = None if self._spares.give(fd) else fd
         self._found.clear()
         self._above.clear()
         if fd is not None:

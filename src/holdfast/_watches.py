@@ -205,14 +205,14 @@ def key(place: Place, partly: Any, before: Place) -> str:
     if place == before:
         return GIVEN_UP
     both = zip(listed(place), listed(partly), strict=True)
-    return ".".join(f"{int(each)}+" if inside else str(int(each)) for each, inside in both)
+    return ".".join(f"{each}+" if inside else f"{each}" for each, inside in both)
 
 
-def _step(text: str) -> tuple[list[int], list[bool]] | None:
-    """The place that an id ends in, and whether it is in a line."""
+def _step(text: str) -> tuple[list[int], list[bool]]:
+    """The place that an id ends in, and whether it is in a line; empty if it is none."""
     parts = text.split(".")
-    if not all(part.removesuffix("+").isdigit() for part in parts):
-        return None
+    if not all(part.removesuffix("+").isdecimal() for part in parts):
+        return [], []
     return [int(part.removesuffix("+")) for part in parts], [part[-1] == "+" for part in parts]
 
 
@@ -234,12 +234,9 @@ def advance(watch: Watch, place: Place, partly: Any, *, told: bool, over: bool) 
 def catch_up(watch: Watch, keys: Iterable[str]) -> bool:
     """Go by events that were told though the record does not say so; True if there were any."""
     before = watch["place"], watch["over"]
-    told: list[tuple[list[int], list[bool]]] = []
-    for each in keys:
-        if each == GIVEN_UP:
-            watch["over"] = True
-        elif (step := _step(each)) is not None:
-            told.append(step)
+    known, logs = list(keys), len(listed(watch["place"]))
+    watch["over"] = watch["over"] or GIVEN_UP in known
+    told = [step for step in map(_step, known) if len(step[0]) == logs]
     for place, partly in sorted(told, key=lambda step: sum(step[0])):
         if sum(place) > sum(listed(watch["place"])):
             over = watch["over"] or ("port" in watch and place == [OPEN])

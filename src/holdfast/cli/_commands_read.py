@@ -28,7 +28,8 @@ def options_view(parser: Parser) -> None:
     parser.epilog = (
         "The output without terminal codes, progress bars as they were last, repeated lines "
         "counted; of much of it the first and the last part and the first error, with notes that "
-        "say exactly what was left out. `holdfast logs` has every byte."
+        "say exactly what was left out; --start N shows more from byte N on. `holdfast logs` has "
+        "every byte."
     )
     parser.option(
         "--budget", metavar="N", type=int, default=10_000, help="at most so many characters (10000)"

@@ -15,6 +15,7 @@ import importlib
 import json
 
 from .._errors import BadRequest, HoldfastError
+from .._link import run
 from ._schema import check
 from ._tool import Call, Reply, Result
 
@@ -24,10 +25,12 @@ if TYPE_CHECKING:
 
     from .._client import Client
     from .._model import Event
+    from .._sync import SyncClient
+    from ._adoption import Adoption
     from ._dialect import Dialect
     from ._tool import Progress, Tool
 
-__all__ = ["DIALECTS", "Result", "Toolset"]
+__all__ = ["DIALECTS", "Result", "SyncToolset", "Toolset"]
 
 # name: the module and class that has it. Loaded only when used.
 DIALECTS = {
@@ -46,13 +49,23 @@ STYLES = ("anthropic", "openai", "mcp")
 class Toolset:
     """The tools of one dialect over a client; made for one conversation, the client's session.
 
-    `options` are the dialect's own (DeepChat's configuration, for example).
+    With `adoption`, the first answer tells of what lost sessions of the same directory left behind,
+    and a tool `adopt` takes it over. `options` are the dialect's own (DeepChat's configuration, for
+    example).
     """
 
-    def __init__(self, client: Client, dialect: str = "native", **options: Any) -> None:
+    def __init__(
+        self, client: Client, dialect: str = "native", *, adoption: bool = False, **options: Any
+    ) -> None:
         self.client = client
         self.dialect = load_dialect(dialect)(client, **options)
         self._tools: dict[str, Tool] = {tool.name: tool for tool in self.dialect.tools()}
+        self._adoption: Adoption | None = None
+        if adoption:
+            from ._adoption import Adoption
+
+            self._adoption = Adoption(client)
+            self._tools["adopt"] = self._adoption.tool()
         self._shown: dict[str, Event] = {}  # in an answer, and not acknowledged yet
         self._leased = self.dialect.lease_grace is None
 
@@ -62,6 +75,11 @@ class Toolset:
     @property
     def names(self) -> list[str]:
         return [tool.name for tool in self._tools.values() if not tool.hidden]
+
+    @property
+    def callable(self) -> frozenset[str]:
+        """Every name that can be called: some that no model is told of, too."""
+        return frozenset(self._tools)
 
     def definitions(self, style: str = "anthropic") -> list[dict[str, Any]]:
         """The tools as a model's API, or an MCP client, wants them described."""
@@ -84,6 +102,8 @@ class Toolset:
         every few seconds meanwhile, with the seconds so far and a line of text.
         """
         await self._acknowledge_shown()
+        if self._adoption is not None:
+            self._adoption.called()
         given: dict[str, Any] = {}
         try:
             tool = self._named(name)
@@ -96,6 +116,8 @@ class Toolset:
             answer = self.dialect.failure(error, name, given)
             text = answer.text if isinstance(answer, Reply) else None
             result = Result(answer, text=text, error=error)
+        if self._adoption is not None:
+            await self._adoption.tell(result)
         await self._add_events(result)
         return result
 
@@ -124,6 +146,35 @@ class Toolset:
         if fresh:
             self._shown.update((event.id, event) for event in fresh)
             result.add_events([_shown(event, self.dialect.notice(event)) for event in fresh])
+
+
+class SyncToolset:
+    """`Toolset` for plain scripts, over a `SyncClient`: the same methods, without await."""
+
+    def __init__(self, client: SyncClient, dialect: str = "native", **options: Any) -> None:
+        self._toolset = Toolset(client._client, dialect, **options)
+
+    def __repr__(self) -> str:
+        return repr(self._toolset)
+
+    @property
+    def names(self) -> list[str]:
+        return self._toolset.names
+
+    def definitions(self, style: str = "anthropic") -> list[dict[str, Any]]:
+        """The tools as a model's API, or an MCP client, wants them described."""
+        return self._toolset.definitions(style)
+
+    def call(
+        self,
+        name: str,
+        arguments: dict[str, Any] | str | None = None,
+        *,
+        patience: float | None = None,
+        progress: Progress | None = None,
+    ) -> Result:
+        """Do what a model asked for; see `Toolset.call`."""
+        return run(self._toolset.call(name, arguments, patience=patience, progress=progress))
 
 
 def load_dialect(name: str) -> type[Dialect]:

@@ -49,6 +49,17 @@ class Dialect:
         if not record.running:
             await self.client._acknowledge_end(record)
 
+    async def saw_prompt(self, record: Record) -> None:
+        """Whoever was shown the output up to a prompt needs no event for that prompt."""
+        if record.running and record.stdin:
+            asked = [
+                event
+                async for event in self.client.events()
+                if event.type == "input" and event.handle == record.handle
+            ]
+            if asked:
+                await self.client.acknowledge(*asked)
+
     async def output(self, process: Process, budget: int = OUTPUT) -> str:
         """All of its output as a model should read it; stderr after stdout where it is separate."""
         text = (await process.view(budget=budget)).text

@@ -101,7 +101,7 @@ def _any_of(value: object, schemas: list[Schema], where: str, tool: str) -> Any:
 
 def _check_bounds(value: float, schema: Schema, where: str, tool: str) -> None:
     least, most = schema.get("minimum"), schema.get("maximum")
-    if value != value:
+    if value != value or abs(value) == float("inf"):  # Python's JSON has words for them
         raise BadRequest(f"{where!r} of {tool} is a number, not {value}")
     if least is not None and value < least:
         raise BadRequest(f"{where!r} of {tool} is at least {least}, not {value}")

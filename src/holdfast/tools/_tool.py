@@ -53,9 +53,13 @@ class Result(dict[str, "Any"]):
 
     def add_events(self, events: list[dict[str, Any]]) -> None:
         """What the session had not been told of yet, whatever was asked."""
-        self["events"] = events
+        self.add("events", events, "\n\n".join(event["text"] for event in events))
+
+    def add(self, key: str, value: Any, text: str) -> None:
+        """Something that nobody asked for: `text` is how a model is told where it sees no JSON."""
+        self[key] = value
         if self._text is not None:
-            self._text += "".join(f"\n\n{event['text']}" for event in events)
+            self._text += f"\n\n{text}"
 
 
 class Reply(dict[str, "Any"]):
@@ -164,15 +168,12 @@ class Call:
         timeout: float | None = None,
     ) -> Waited:
         """As `Client.wait_for`, within the caller's patience."""
-        waited = None
-        for step in self._steps(timeout):
-            waited = await client.wait_for(processes, *conditions, all=all, timeout=step)
-            if not waited.timed_out:
-                break
-            await self.say(f"waiting for {'; '.join(waited.waiting)}")
-        assert waited is not None
-        waited.seconds = self.elapsed
-        return waited
+        whole, _ = self.left(timeout)
+        tell = None if self._progress is None else self._waiting
+        return await client._wait_for(processes, conditions, all, whole, tell)
+
+    async def _waiting(self, text: str) -> None:
+        await self.say(f"waiting for {text}")
 
     def _steps(self, timeout: float | None) -> Iterator[float | None]:
         """The pieces a wait is cut into, so that there is a word about it now and then."""

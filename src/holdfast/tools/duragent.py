@@ -59,6 +59,11 @@ PROCESS: dict[str, Schema] = {
         "description": "log: first line, from 0; negative: from the end; default: the last lines",
     },
     "limit": {"type": "integer", "minimum": 1, "description": f"log: lines, default {_LINES}"},
+    "byte": {
+        "type": "integer",
+        "minimum": 0,
+        "description": "log: from this byte on instead, to read what was left out",
+    },
     "keys": {
         "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
         "description": "send_keys: text, or key names like Up, C-c, Escape",
@@ -180,8 +185,17 @@ class Duragent(Dialect):
         await self.saw(record)
         return {**listed(record), "cwd": record.cwd, **notes(record)}
 
-    async def log(self, handle: Process, offset: int | None = None, limit: int = _LINES) -> Answer:
+    async def log(
+        self,
+        handle: Process,
+        offset: int | None = None,
+        limit: int = _LINES,
+        byte: int | None = None,
+    ) -> Answer:
         record = await handle.refresh()
+        if byte is not None:
+            view = await handle.view(budget=OUTPUT, start=byte)
+            return {"handle": record.handle, "status": record.status, "output": view.text}
         lines = await handle.lines(-limit if offset is None else offset, limit)
         view = await handle.view(budget=OUTPUT, start=lines.start, end=lines.end)
         if not lines.more:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .. import _tmux
 from .._config import UNSET
+from .._cursors import save_cursor
 from .._errors import BadRequest
 from ._agent_tool import AgentTool
 from ._dialect import OUTPUT
@@ -187,18 +188,23 @@ class Native(Duragent):
 
     async def poll(self, handle: Process) -> Answer:
         record = await handle.refresh()
-        new = await handle.read(reader=_READER, limit=1 << 20)
-        view = await handle.view(budget=OUTPUT, start=new.start, end=new.end)
-        answer: Answer = {"handle": record.handle, **how_it_ended(record), "output": view.text}
+        answer: Answer = {"handle": record.handle, **how_it_ended(record)}
+        answer["output"] = await self._unread(handle, "stdout")
         if record.err_log is not None:
-            err = await handle.read(reader=_READER, limit=1 << 20, stream="stderr")
-            errors = await handle.view(budget=OUTPUT, start=err.start, end=err.end, stream="stderr")
-            answer["errors"] = errors.text
-        if new.gap:
-            answer["note"] = f"{new.gap} bytes before these were let go (the log is capped)"
+            answer["errors"] = await self._unread(handle, "stderr")
         await self.saw(record)
         answer["duration_seconds"] = rounded(record.elapsed())
         return answer
+
+    async def _unread(self, process: Process, stream: str) -> str:
+        """All that is new, however much, as a model should read it."""
+        new = await process.read(reader=_READER, stream=stream)
+        end = None if new.more else new.end
+        view = await process.view(budget=OUTPUT, start=new.start - new.gap, end=end, stream=stream)
+        if new.more:
+            home, record = self.client.home, process.record
+            save_cursor(home, record.session, _READER, record.handle, stream, view.end)
+        return view.text
 
     async def search(self, handle: Process, pattern: str = "", limit: int = 20) -> Answer:
         if not pattern:

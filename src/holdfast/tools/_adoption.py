@@ -1,0 +1,104 @@
+"""Taking over what a lost session of the same directory left, as a tool of every dialect."""
+
+from __future__ import annotations
+
+from .._errors import BadRequest, HoldfastError
+from .._model import duration_text
+from ._tool import Tool
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .._client import Client
+    from .._left_behind import LeftBehind
+    from .._model import Record
+    from ._tool import Call, Result
+
+    Answer = dict[str, Any]
+
+_SHOWN = 10  # processes of one session; more would only be noise
+_COMMAND = 200
+
+
+class Adoption:
+    """Tells of what was left behind, with the first answer, and takes it over."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._told = False  # it is in an answer, which may be lost
+        self._over = False  # it was read, or there is nothing to tell
+
+    def tool(self) -> Tool:
+        return Tool(
+            "adopt",
+            "Take over the processes and untold events of an earlier session of this directory "
+            "whose agent was lost; without session: which there are.",
+            self.adopt,
+            {"session": {"type": "string", "description": "as named in left_behind"}},
+            title="Take over what was left behind",
+        )
+
+    def called(self) -> None:
+        """A call begins: whoever makes it has read the answers before."""
+        self._over = self._over or self._told
+
+    async def tell(self, result: Result) -> None:
+        if self._over:
+            return
+        left = []
+        if "left_behind" not in result and "adopted" not in result:
+            try:
+                left = await self._client.left_behind()
+            except HoldfastError:
+                return  # with the next answer then; this one is about something else
+        self._told = True
+        if left:
+            told = [_told(each) for each in left]
+            result.add("left_behind", told, "\n".join(each["text"] for each in told))
+
+    async def adopt(self, call: Call, session: str | None = None) -> Answer:
+        if session is None:
+            return {"left_behind": [_told(each) for each in await self._client.left_behind()]}
+        if not session:
+            raise BadRequest("'session' of adopt must not be empty; without it you are told which")
+        processes = await self._client.adopt(session)
+        return {
+            "adopted": session,
+            "processes": [_brief(process.record) for process in processes],
+            "note": "they are this session's now: look at them and stop them with its tools",
+        }
+
+
+def _told(left: LeftBehind) -> Answer:
+    running = sum(record.running for record in left.records)
+    ago, ends = duration_text(left.lost_seconds), duration_text(left.stops_in_seconds)
+    text = (
+        f"Session {left.session} worked in this directory and was lost {ago} ago. It left "
+        f"{_count(len(left.records), 'process', 'processes')}, {running} running, and "
+        f"{_count(left.events, 'untold event', 'untold events')}. If this is your work, call adopt "
+        f"with this session to take them over; what runs is stopped in {ends} otherwise."
+    )
+    return {
+        "session": left.session,
+        "processes": [_brief(record) for record in left.records[-_SHOWN:]],
+        "events": left.events,
+        "text": text,
+    }
+
+
+def _brief(record: Record) -> Answer:
+    answer: Answer = {
+        "handle": record.handle,
+        "command": record.command_text[:_COMMAND],
+        "status": record.status,
+    }
+    if record.exit_code is not None:
+        answer["exit_code"] = record.exit_code
+    if record.label:
+        answer["label"] = record.label
+    return answer
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"

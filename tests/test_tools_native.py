@@ -1,0 +1,207 @@
+"""Our own tools: what they have beyond Duragent's."""
+
+from __future__ import annotations
+
+import json
+import socket
+
+import pytest
+
+from holdfast import SyncClient, Toolset
+from holdfast.testing import wait_until
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from tests.conftest import Gate
+    from tests.toolcalls import call, toolset
+
+    from holdfast.tools import Result
+else:
+    from toolcalls import call, toolset
+
+
+@pytest.fixture
+def tools(hf: SyncClient) -> Toolset:
+    return toolset(hf, "native")
+
+
+def act(tools: Toolset, action: str, handle: str | None = None, **arguments: object) -> Result:
+    if handle is not None:
+        arguments["handle"] = handle
+    return call(tools, "process", action=action, **arguments)
+
+
+def spawn(tools: Toolset, command: str, **arguments: object) -> str:
+    started = call(tools, "spawn_process", command=command, **{"tmux": False, **arguments})
+    assert not started.is_error, started
+    handle: str = started["handle"]
+    return handle
+
+
+def events(tools: Toolset) -> list[dict[str, object]]:
+    """What the next result brings along."""
+    found: list[dict[str, object]] = act(tools, "list").get("events", [])
+    return found
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def test_the_whole_schema_is_small(tools: Toolset) -> None:
+    """2,500 tokens of four characters, at most, in the style that needs the most."""
+    size = max(len(json.dumps(tools.definitions(style))) for style in ("anthropic", "openai"))
+    assert size < 4 * 2500
+
+
+def test_poll_has_what_is_new_however_much_it_is(tools: Toolset, gate: Gate) -> None:
+    """Each part once; the middle of a flood is left out, and that is said."""
+    handle = spawn(tools, f"echo first; : < {gate.path}; seq 500000; echo last")
+    wait_until(lambda: act(tools, "log", handle)["output"] == "first\n")
+    assert act(tools, "poll", handle)["output"] == "first\n"
+    assert act(tools, "poll", handle)["output"] == ""
+    gate.open()
+    call(tools, "wait_for", handles=[handle])
+    flood = act(tools, "poll", handle)
+    assert flood["output"].startswith("1\n2\n")
+    assert flood["output"].endswith("\nlast\n")
+    assert "left out, from byte" in flood["output"]
+    assert (flood["status"], flood["exit_code"]) == ("completed", 0)
+    assert act(tools, "poll", handle)["output"] == ""
+
+
+def test_what_was_left_out_can_be_read(tools: Toolset) -> None:
+    handle = spawn(tools, "seq 100000", wait=True)
+    text = act(tools, "log", handle, offset=0, limit=100_000)["output"]
+    byte = int(text.split("left out, from byte ")[1].split()[0])
+    more = act(tools, "log", handle, byte=byte)["output"]
+    before = text.split("[...")[0].split()[-1]
+    assert int(more.split()[0]) == int(before) + 1
+
+
+def test_yield_waits_for_what_is_quick_and_leaves_the_rest(tools: Toolset, gate: Gate) -> None:
+    quick = call(tools, "spawn_process", command="echo hi; exit 3", yield_ms=60_000)
+    assert (quick["status"], quick["exit_code"], quick["output"]) == ("failed", 3, "hi\n")
+    slow = call(tools, "spawn_process", command=f"echo hi; : < {gate.path}", yield_ms=300)
+    assert (slow["status"], slow["output"]) == ("running", "hi\n")
+    assert "goes on in the background" in slow["note"]
+    both = call(tools, "spawn_process", command="true", yield_ms=1, wait=True)
+    assert "not both" in both["error"]
+
+
+def test_wait_for_finds_what_was_printed_before_and_each_match_once(tools: Toolset) -> None:
+    """A model cannot know what was printed before it asked, and asks again for the next."""
+    handle = spawn(tools, "echo ready 1; read x; echo ready 2; exec sleep 1000")
+    wait_until(lambda: act(tools, "log", handle)["output"] != "")
+    conditions = [r"output=ready (\d)"]
+    first = call(tools, "wait_for", handles=[handle], conditions=conditions)
+    assert first["met"][0]["groups"] == ["1"]
+    none = call(tools, "wait_for", handles=[handle], conditions=conditions, timeout_seconds=0.2)
+    assert (none["ok"], none["timed_out"]) == (False, True)
+    act(tools, "write", handle, data="\n")
+    second = call(tools, "wait_for", handles=[handle], conditions=conditions)
+    assert second["met"][0]["groups"] == ["2"]
+
+
+def test_wait_for_a_port_and_who_has_it(tools: Toolset) -> None:
+    port = free_port()
+    command = f"exec python3 -um http.server --bind 127.0.0.1 {port}"
+    handle = spawn(tools, command)
+    ready = call(
+        tools,
+        "wait_for",
+        handles=[handle],
+        conditions=[f"port={port}", f"http=http://127.0.0.1:{port}/"],
+        all=True,
+    )
+    assert ready["ok"]
+    assert act(tools, "usage", handle)["ports"] == [port]
+    other = spawn(tools, "exec sleep 1000")
+    taken = call(tools, "wait_for", handles=[other], conditions=[f"port={port}"])
+    assert taken.is_error
+    assert str(port) in taken["error"]
+
+
+def test_without_handles_everything_that_runs_is_waited_for(tools: Toolset, gate: Gate) -> None:
+    nothing = call(tools, "wait_for")
+    assert "nothing runs in this session" in nothing["error"]
+    first, second = spawn(tools, "exit 3"), spawn(tools, f": < {gate.path}")
+    gate.open()
+    done = call(tools, "wait_for", handles=[first, second], all=True)
+    assert done["ok"]
+    assert {handle: end["exit_code"] for handle, end in done["ended"].items()} == {
+        first: 3,
+        second: 0,
+    }
+
+
+def test_groups_are_listed_gathered_and_killed_together(tools: Toolset, gate: Gate) -> None:
+    quick = [spawn(tools, f": < {gate.path}; exit {n}", group="checks") for n in range(2)]
+    web = spawn(tools, "exec sleep 1000", group="web")
+    assert act(tools, "gather", group="checks")["members"] == quick
+    listed = act(tools, "list", group="checks")["processes"]
+    assert [each["handle"] for each in listed] == quick
+    gate.open()
+    seen = wait_until(lambda: events(tools))
+    assert [(event["type"], event["group"]) for event in seen] == [("group", "checks")]
+    killed = act(tools, "kill", group="web")["killed"]
+    assert [(each["handle"], each["status"]) for each in killed] == [(web, "killed")]
+    assert "needs 'handle' or 'group'" in act(tools, "kill")["error"]
+
+
+def test_watches_are_told_of_in_events(tools: Toolset) -> None:
+    handle = spawn(
+        tools, "echo an ERROR; read x; echo WARNING; exec sleep 1000", watch=["output=ERROR"]
+    )
+    seen = wait_until(lambda: [e for e in events(tools) if e["type"] == "watch"])
+    assert "an ERROR" in str(seen[0]["text"])
+    name = act(tools, "watch", handle, condition="output=WARNING")["watch"]
+    act(tools, "write", handle, data="\n")
+    seen = wait_until(lambda: [e for e in events(tools) if e["type"] == "watch"])
+    assert "WARNING" in str(seen[0]["text"])
+    assert not act(tools, "unwatch", handle, condition=name).is_error
+    assert act(tools, "watch", handle, condition="nonsense").is_error
+
+
+def test_search_finds_lines_with_those_around_them(tools: Toolset) -> None:
+    handle = spawn(tools, "seq 1000", wait=True)
+    found = act(tools, "search", handle, pattern="^5.5$", limit=2)
+    assert found["count"] == 10
+    assert "595" in found["output"]
+    assert "needs 'pattern'" in act(tools, "search", handle)["error"]
+    assert act(tools, "search", handle, pattern="(").is_error
+
+
+def test_terminals_are_resized_and_captured(tools: Toolset) -> None:
+    handle = spawn(tools, "trap 'stty size' WINCH; echo go; while :; do sleep 0.1; done", tty=True)
+    wait_until(lambda: "go" in act(tools, "capture", handle)["screen"])
+    act(tools, "resize", handle, size="90x20")
+    wait_until(lambda: "20 90" in act(tools, "capture", handle)["screen"])
+    assert act(tools, "resize", handle, size="huge").is_error
+
+
+def test_clear_and_remove(tools: Toolset) -> None:
+    handle = spawn(tools, "echo hi; exec sleep 1000")
+    wait_until(lambda: act(tools, "log", handle)["output"] == "hi\n")
+    act(tools, "clear", handle)
+    assert act(tools, "log", handle)["output"] == ""
+    assert act(tools, "remove", handle)["removed"]
+    assert act(tools, "status", handle)["code"] == "not_found"
+
+
+def test_limits_and_environment(tools: Toolset) -> None:
+    flood = call(tools, "spawn_process", command="yes", wait=True, max_output_bytes=100_000)
+    assert (flood["status"], flood["reason"]) == ("killed", "log_limit")
+    told = call(
+        tools,
+        "spawn_process",
+        command="echo $A $B $C",
+        wait=True,
+        env={"A": "x", "B": 7, "C": True},
+    )
+    assert told["output"] == "x 7 true\n"
+    odd = call(tools, "spawn_process", command="true", env={"A": ["x"]})
+    assert "'A' in 'env'" in odd["error"]
