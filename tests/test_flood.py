@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import Output, SyncClient, SyncProcess, _kernel
-from holdfast._loghead import read_head
+from holdfast import Output, SyncClient, SyncProcess, _kernel, _loghead
+from holdfast._loghead import LogHead, read_head
 from holdfast._output import Log
 from holdfast.keeper import pump
 from holdfast.keeper.pump import LogWriter
@@ -354,6 +354,8 @@ class Place:
             account.add(output)
         assert account.position == self.writer.size == self.written
         assert account.gaps == self.writer.begin
+        first = log.lines(0, 1)
+        assert (first.first_line, first.gap) == divmod(account.gaps, 16), "lines keep their numbers"
         return account.gaps
 
     def close(self) -> None:
@@ -423,9 +425,18 @@ def crash_after_renaming(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(pump, "open_private", open_private)
 
 
-def crash_with_a_new_log(patch: pytest.MonkeyPatch) -> None:
-    def write_head(path: str, head: object) -> None:
+def crash_with_the_older_file_given_up(patch: pytest.MonkeyPatch) -> None:
+    def spoil_head(path: str, head: object) -> None:
         raise Crash
+
+    patch.setattr(pump, "spoil_head", spoil_head)
+
+
+def crash_with_a_new_log(patch: pytest.MonkeyPatch) -> None:
+    def write_head(path: str, head: LogHead) -> None:
+        if head.begin < head.base:
+            raise Crash
+        _loghead.write_head(path, head)
 
     patch.setattr(pump, "write_head", write_head)
 
@@ -433,7 +444,13 @@ def crash_with_a_new_log(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_holes")
 @pytest.mark.parametrize("earlier", [0, 1, 3])
 @pytest.mark.parametrize(
-    "crash", [crash_before_renaming, crash_after_renaming, crash_with_a_new_log]
+    "crash",
+    [
+        crash_with_the_older_file_given_up,
+        crash_before_renaming,
+        crash_after_renaming,
+        crash_with_a_new_log,
+    ],
 )
 def test_a_crash_in_the_middle_of_a_rotation_loses_no_byte(
     place: Place,

@@ -102,8 +102,9 @@ def naive_lines(data: bytes) -> list[bytes]:
 def test_a_log_without_files_is_empty(place: Place) -> None:
     log = place.log()
     assert (log.begin(), log.size()) == (0, 0)
-    for output in (log.read(0, 10), log.tail_bytes(10), log.tail_lines(10), log.lines(0, 10)):
+    for output in (log.read(0, 10), log.tail_bytes(10), log.tail_lines(10)):
         assert output == Output(b"", 0, 0)
+    assert log.lines(0, 10) == Output(b"", 0, 0, first_line=0)
 
 
 def test_a_range_says_where_it_ends_and_whether_there_is_more(place: Place) -> None:
@@ -171,7 +172,6 @@ def test_numbers_that_make_no_sense_are_refused(place: Place) -> None:
         lambda: log.tail_lines(-1),
         lambda: log.tail_lines(1, -1),
         lambda: log.tail_bytes(-1),
-        lambda: log.lines(-1, 1),
         lambda: log.lines(0, -1),
     ]
     for wrong in asked:
@@ -190,6 +190,7 @@ def test_the_repr_is_short_and_says_what_matters() -> None:
     assert shown.endswith("... gap=10 more>")
     assert len(shown) < 100
     assert repr(Output(b"a", 0, 1)) == "<Output 0:1 b'a'>"
+    assert repr(Output(b"a", 9, 10, first_line=0, gone=4)).endswith("b'a' first_line=0 gone=4>")
 
 
 # -- tails -------------------------------------------------------------------------------------
@@ -280,7 +281,7 @@ def test_a_line_of_fifty_megabytes_costs_no_more_than_what_is_returned(place: Pl
         0,
     )
     assert (first.start, first.end, first.cut, first.more) == (0, 1 << 20, True, True)
-    assert missing == Output(b"", 50_000_000, 50_000_000)
+    assert missing == Output(b"", 50_000_000, 50_000_000, first_line=1)
     assert peak < 8 << 20
 
 
@@ -289,7 +290,7 @@ def test_a_line_of_fifty_megabytes_costs_no_more_than_what_is_returned(place: Pl
 
 @given(
     data=st.lists(st.sampled_from([b"\n", b"a", b"bbb", b"\xff"])).map(b"".join),
-    first=st.integers(0, 20),
+    first=st.integers(-20, 20),
     count=st.integers(0, 20),
     max_bytes=st.integers(1, 30),
     block=st.integers(1, 20),
@@ -304,6 +305,8 @@ def test_lines_by_number_are_the_naive_ones(
         patch.setattr(_output, "_SCAN", block)
         output = log.lines(first, count, max_bytes)
     lines = naive_lines(data)
+    if first < 0:
+        first = max(len(lines) + first, 0)
     start = len(b"".join(lines[:first]))
     lines = lines[first : first + count]
     cut = len(b"".join(lines)) > max_bytes
@@ -311,21 +314,27 @@ def test_lines_by_number_are_the_naive_ones(
         lines.pop()
     wanted = b"".join(lines)[:max_bytes]
     end = start + len(wanted)
-    assert output == Output(wanted, start, end, more=end < len(data), cut=cut)
+    assert output == Output(wanted, start, end, more=end < len(data), cut=cut, first_line=first)
 
 
 def test_lines_far_inside_a_long_log(place: Place) -> None:
     log = place.log(PATTERN)
     for first in (0, 1, 65_535, 65_536, 200_001, PERIOD // 16 - 1):
         assert log.lines(first, 1).data == b"%015d\n" % first
-    assert log.lines(PERIOD // 16, 1) == Output(b"", PERIOD, PERIOD)
+    assert log.lines(PERIOD // 16, 1) == Output(b"", PERIOD, PERIOD, first_line=PERIOD // 16)
     assert log.lines(1000, 5000).data == PATTERN[16_000:96_000]
 
 
-def test_lines_are_counted_from_the_beginning_of_what_is_kept(place: Place) -> None:
+def test_lines_that_nobody_counted_are_numbered_from_the_first_that_is_kept(place: Place) -> None:
+    """As a keeper of an earlier version leaves them."""
     log = place.log(PATTERN[:16_000])
-    place.free(160)
-    assert log.lines(0, 2) == Output(PATTERN[160:192], 160, 192, more=True)
+    for begin, asked in ((160, (0, 5)), (192, (7, 0))):
+        place.free(begin)
+        for first in asked:
+            start = begin + first * 16
+            wanted = Output(PATTERN[start : start + 32], start, start + 32, more=True)
+            wanted.first_line = first
+            assert log.lines(first, 2) == wanted
 
 
 # -- whole characters --------------------------------------------------------------------------
@@ -444,10 +453,10 @@ def test_a_cleared_log_is_empty_and_goes_on_where_it_was(place: Place) -> None:
     place.free(100)
     assert log.read(30, 10) == Output(b"", 100, 100, gap=70)
     assert log.tail_lines(5) == Output(b"", 100, 100)
-    assert log.lines(0, 5) == Output(b"", 100, 100)
+    assert log.lines(0, 5) == Output(b"", 100, 100, first_line=0)
     place.append(b"new\n")
     assert log.read(30, 10) == Output(b"new\n", 100, 104, gap=70)
-    assert log.lines(0, 5) == Output(b"new\n", 100, 104)
+    assert log.lines(0, 5) == Output(b"new\n", 100, 104, first_line=0)
 
 
 @pytest.mark.parametrize("kept", [False, True])
@@ -569,7 +578,9 @@ class Pump:
             path.unlink(missing_ok=True)
 
     def _write_head(self) -> None:
-        write_head(str(self.place.head), LogHead(self.begin, self.base, self.old_base))
+        line, line_start = self.begin // 16, self.begin // 16 * 16
+        head = LogHead(self.begin, self.base, self.old_base, line, line_start)
+        write_head(str(self.place.head), head)
 
 
 class Interrupted:
@@ -609,6 +620,7 @@ READINGS: dict[str, Callable[[Log], Output]] = {
     "tail_bytes": lambda log: log.tail_bytes(2000),
     "tail_lines": lambda log: log.tail_lines(100),
     "lines": lambda log: log.lines(40, 50),
+    "last lines": lambda log: log.lines(-50, 50),
 }
 
 
@@ -621,6 +633,7 @@ def test_whatever_happens_at_any_step_of_a_reading_every_byte_is_right(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str, event: str, kept: bool
 ) -> None:
     monkeypatch.setattr(_output, "_FIRST_BLOCK", 512)
+    monkeypatch.setattr(_output, "_MARK", 768)
     for name, reading in READINGS.items():
         step = 0
         happened = True
@@ -639,6 +652,7 @@ def test_whatever_happens_at_any_step_of_a_reading_every_byte_is_right(
             log = place.log()
             if kept:
                 check(log.read(pump.size - 16, 16))
+                check(log.lines(10, 10))
             begin, size = pump.begin, pump.size
             with Interrupted(step, getattr(pump, event)) as interrupted:
                 output = reading(log)
@@ -652,7 +666,13 @@ def test_whatever_happens_at_any_step_of_a_reading_every_byte_is_right(
                 assert output.start == asked + output.gap
                 assert not output.gap or output.start == pump.begin
             elif name == "lines":
-                assert output.start in {min(at + 640, pump.size) for at in (begin, pump.begin)}
+                assert output.start in {max(at, 640) for at in (begin, pump.begin)}
+                assert output.first_line == output.start // 16 == 40 + output.gone
+            elif name == "last lines":
+                assert output.first_line == output.start // 16
+                assert output.end in (size, pump.size)
+                starts = {max(at, output.end - 800) for at in (begin, pump.begin)}
+                assert output.start in starts
             else:
                 assert output.end in (size, pump.size)
                 wanted = 2000 if name == "tail_bytes" else 1600
@@ -687,17 +707,18 @@ while True:
     size += piece
     if how == "free" and size - begin > cap:
         before, begin = begin, size - cap // 2 - size % 4096 - 5
-        write_head(head_path, LogHead(begin))
+        write_head(head_path, LogHead(begin, 0, 0, begin // 16, begin // 16 * 16))
         os.pwrite(fd, b"~" * (begin - before), before)
         start = -(-before // 4096) * 4096
         libc.fallocate(fd, 3, ctypes.c_long(start), ctypes.c_long(begin // 4096 * 4096 - start))
     elif how == "rotate" and size - base > cap // 2:
-        spoil_head(head_path, LogHead(begin, base, begin))
+        write_head(head_path, LogHead(base, base, begin, base // 16, base // 16 * 16))
+        spoil_head(head_path, LogHead(base, base, begin, base // 16, base // 16 * 16))
         os.rename(path, path + ".old")
         os.close(fd)
         fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         begin, base = base, size
-        write_head(head_path, LogHead(begin, base, begin))
+        write_head(head_path, LogHead(begin, base, begin, begin // 16, begin // 16 * 16))
     try:
         if not os.read(0, 1):
             break
@@ -754,10 +775,13 @@ def test_every_byte_is_right_while_a_pump_frees_the_head(place: Place, how: str)
             tail = log.tail_lines(7)
             check(tail)
             assert tail.data.count(b"\n") == 7
-            lines = log.lines(3, 2)
-            check(lines)
-            assert lines.data.count(b"\n") == 2
-            assert lines.start % 16 == 0
+            for first in (3, log.begin() // 16 + 3, -5):
+                lines = log.lines(first, 2)
+                check(lines)
+                assert lines.first_line == lines.start // 16
+                assert lines.gap == lines.start % 16
+                assert lines.gone == (max(lines.first_line - first, 0) if first >= 0 else 0)
+                assert lines.data.count(b"\n") == 2
         follower.join()
     finally:
         assert pump.stdin is not None

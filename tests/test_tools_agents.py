@@ -1,4 +1,4 @@
-"""Background agents through the tools, with the keys and texts of the TypeScript seed."""
+"""Background agents through the tools, with the keys and texts of the TypeScript module."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def agent(tools: Toolset, action: str, **arguments: object) -> Result:
 
 
 def test_an_agent_is_registered_read_and_done(tools: Toolset, tmp_path: Path) -> None:
-    """With the seed's words for output that is not there, or cannot be read."""
+    """With the module's words for output that is not there, or cannot be read."""
     output = tmp_path / "out.md"
     made = agent(tools, "register", id="review-1", type="reviewer", output_file=str(output))
     assert (made["id"], made["type"], made["status"]) == ("review-1", "reviewer", "running")
@@ -51,7 +51,7 @@ def test_an_agent_is_registered_read_and_done(tools: Toolset, tmp_path: Path) ->
 
 
 def test_a_stop_reaches_whoever_runs_the_agent(tools: Toolset, hf: SyncClient) -> None:
-    """Unlike in the seed; and only once."""
+    """Unlike in the original; and only once."""
     stopped = threading.Event()
     running = hf.register_agent("long", "worker", on_stop=stopped.set)
 

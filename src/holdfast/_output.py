@@ -1,7 +1,7 @@
 """A log as its readers see it: a range, the last lines, lines by number, new since an offset.
 
 DESIGN. Readers take logs straight from the files while the keeper's pump appends to them and frees
-their heads. They take no lock; two rules make every byte they return a right one:
+their heads. They take no lock; these rules make every byte they return a right one:
 
 - The pump writes the new head (`_loghead`) before it frees a byte, and readers look at the head
   *after* they have read. Bytes before its `begin` may be anything: they are dropped, and a gap is
@@ -9,6 +9,10 @@ their heads. They take no lock; two rules make every byte they return a right on
 - Which file holds an offset follows from the head's `base` and `old_base`. The pump keeps the head
   from being read while it rotates, so files opened between two equal looks at the head are the ones
   it speaks of; where the looks differ they are opened again.
+
+- The head says in the same write how many lines there are before its `begin`, so a line that is
+  counted from there has the number it has had since it was written. What was counted of bytes that
+  were freed meanwhile is not believed.
 
 A removed log loses its ``.log`` before its head, so a log that is still linked has its head too.
 
@@ -27,13 +31,15 @@ from dataclasses import dataclass
 
 from ._errors import BadRequest, StoreError
 from ._home import open_private
-from ._loghead import LogHead, read_head
+from ._lines import LineIndex
+from ._loghead import LogHead, Tally, read_head
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _SCAN = 1 << 20
+_MARK = 1 << 20  # bytes between places whose line numbers are remembered
 _FIRST_BLOCK = 16 << 10
 _TRIES = 200
 _LARGEST = 1 << 62
@@ -57,6 +63,10 @@ class Output:
     that were asked for and freed before they could be read, `more` is true when another read at
     `end` would return something now, and `cut` is true when lines were left out, or one shortened,
     to stay within the bytes allowed.
+
+    Of lines that were asked for by number, `first_line` is the number of the first one here, and
+    `gone` says how many of those before it were freed. If that one lost its front with them, `gap`
+    is how many bytes. `next_line` is where to go on.
     """
 
     data: bytes
@@ -65,6 +75,16 @@ class Output:
     gap: int = 0
     more: bool = False
     cut: bool = False
+    first_line: int | None = None
+    gone: int = 0
+
+    @property
+    def next_line(self) -> int | None:
+        """The number to go on with; a last line that is not finished yet is asked for again."""
+        if self.first_line is None:
+            return None
+        ends = self.data.count(b"\n")
+        return self.first_line + (ends or bool(self.cut and self.data))
 
     @property
     def text(self) -> str:
@@ -72,9 +92,10 @@ class Output:
 
     def __repr__(self) -> str:
         shown = repr(self.data[:40]) + ("..." if len(self.data) > 40 else "")
-        marks = (f" gap={self.gap}" if self.gap else "") + "".join(
-            f" {name}" for name in ("more", "cut") if getattr(self, name)
-        )
+        marks = "" if self.first_line is None else f" first_line={self.first_line}"
+        for name in ("gone", "gap"):
+            marks += f" {name}={getattr(self, name)}" if getattr(self, name) else ""
+        marks += "".join(f" {name}" for name in ("more", "cut") if getattr(self, name))
         return f"<Output {self.start}:{self.end} {shown}{marks}>"
 
 
@@ -97,7 +118,7 @@ _close = os.close
 class _View:
     """The files of a log, as they stood at one moment."""
 
-    __slots__ = ("_log", "_old", "begin", "end", "head", "path")
+    __slots__ = ("_log", "_old", "begin", "end", "head", "numbered", "path", "tally")
 
     def __init__(self, path: str, head: LogHead, log: _File | None, old: _File | None) -> None:
         self.path = path
@@ -111,6 +132,9 @@ class _View:
             if held < head.base - head.old_base:
                 self.begin = head.base  # not all of it is there, as a power cut can leave it
         self.end = max(end, self.begin)
+        # Numbers that nobody counted, those of the first lines, change with the next head.
+        self.numbered = head.lines is not None and self.begin == head.begin
+        self.tally = head.tally if self.begin == head.begin else Tally(self.begin, 0, self.begin)
 
     def settled(self, now: LogHead, start: int) -> bool:
         """True when, by the head as it is `now`, what was read from `start` on was still there.
@@ -153,15 +177,17 @@ class Log:
     """The log of one process: `path` and the head beside it. A log without files is empty.
 
     Reading at an offset keeps the file open for the next time (few of them in one program), which
-    takes most of the cost out of following a log. Threads may share a `Log`.
+    takes most of the cost out of following a log. Where lines are is remembered, every mebibyte,
+    so that one page after another costs no more than the first. Threads may share a `Log`.
     """
 
-    __slots__ = ("__weakref__", "_kept", "_seen", "head_path", "path")
+    __slots__ = ("__weakref__", "_index", "_kept", "_seen", "head_path", "path")
 
     def __init__(self, path: str, head_path: str) -> None:
         self.path = path
         self.head_path = head_path
         self._kept: _File | None = None
+        self._index = LineIndex()
         # The head file, the bytes it last had, and what they say.
         self._seen: tuple[_File, bytes, LogHead] | None = None
 
@@ -252,18 +278,21 @@ class Log:
         raise self._too_fast()
 
     def lines(self, first: int, count: int, max_bytes: int = 1 << 20) -> Output:
-        """`count` lines from number `first` on, counted from 0 at the beginning of what is kept.
+        """`count` lines from number `first` on; line 0 is the first the process ever wrote.
 
-        Of more than `max_bytes` only whole lines at the front are returned; a first line that is
-        longer than that loses its end.
+        A negative `first` counts from the end: the last 50 are ``lines(-50, 50)``. Where line
+        `first` was freed, the lines returned are the first that are kept. Of more than `max_bytes`
+        only whole lines at the front are returned; a first line that is longer than that loses its
+        end.
         """
-        _check_count(first)
         _check_count(count)
         _check_count(max_bytes)
         for view in self._views():
-            start = self._line_offset(view, first)
-            if start is None:
+            place = self._place(view, first)
+            if place is None:
                 continue
+            begin, gone, gap = place
+            start = begin.offset
             parts: list[bytes] = []
             stop, left, room = start, count, max_bytes
             size = _FIRST_BLOCK
@@ -285,7 +314,36 @@ class Log:
             if cut:
                 data = data[: data.rfind(b"\n") + 1 or len(data) - _unfinished_character(data)]
             stop = start + len(data)
-            return Output(data, start, stop, more=stop < view.end, cut=cut)
+            if view.numbered and data:
+                self._index.remember(view.begin, [], begin.after(data))
+            return Output(data, start, stop, gap, stop < view.end, cut, begin.lines, gone)
+        raise self._too_fast()
+
+    def numbers(self, offsets: list[int], most: int) -> list[int] | None:
+        """The numbers of the lines at these offsets, of which each is after the one before.
+
+        None where more than `most` bytes would have to be counted, or some of them were freed.
+        """
+        for view in self._views():
+            at = self._before_offset(view, offsets[0])
+            if offsets[0] < at.offset or offsets[-1] - at.offset > most:
+                return None
+            numbers = []
+            for offset in offsets:
+                if (found := self._walk(view, at, offset)) is None:
+                    break
+                at = found
+                numbers.append(at.lines)
+            else:
+                return numbers
+        raise self._too_fast()
+
+    def tally(self) -> Tally:
+        """The lines up to the end of the log."""
+        for view in self._views():
+            tally = self._walk(view, self._before_offset(view, view.end), view.end)
+            if tally is not None:
+                return tally
         raise self._too_fast()
 
     # -- reading -------------------------------------------------------------------------------
@@ -321,22 +379,54 @@ class Log:
             return Output(data, start, stop, start - offset, view.end > stop)
         return Output(b"", start, start, start - offset, True)
 
-    def _line_offset(self, view: _View, first: int) -> int | None:
-        """Where line `first` begins, or the end; None when it was freed while we counted."""
-        offset, size = view.begin, _FIRST_BLOCK
-        while first > 0 and offset < view.end:
-            block = view.read(offset, size)
-            if not self._settled(view, offset):
+    # -- counting ------------------------------------------------------------------------------
+
+    def _place(self, view: _View, first: int) -> tuple[Tally, int, int] | None:
+        """Where line `first` begins, how many lines before that are gone, and bytes of its own.
+
+        The end if there is no such line; None when something was freed while we counted.
+        """
+        if first < 0:
+            end = self._walk(view, self._before_offset(view, view.end), view.end)
+            if end is None:
                 return None
+            first = max(first + end.lines + (end.line_start < end.offset), 0)
+        known = view.tally
+        if first <= known.lines:
+            return known, known.lines - first, known.offset - known.line_start
+        start = self._index.before_line(first, known) if view.numbered else known
+        found = self._walk(view, start, view.end, first)
+        if found is None:
+            return None
+        offset = found.line_start if found.lines == first else view.end
+        return Tally(offset, first, offset), 0, 0
+
+    def _before_offset(self, view: _View, offset: int) -> Tally:
+        return self._index.before_offset(offset, view.tally) if view.numbered else view.tally
+
+    def _walk(self, view: _View, tally: Tally, end: int, line: int = _LARGEST) -> Tally | None:
+        """Count on to `end`, or to where `line` begins; None when what was read was freed."""
+        marks: list[Tally] = []
+        size = _FIRST_BLOCK
+        freed = False
+        while tally.offset < end and tally.lines < line:
+            most = min(size, _MARK - tally.offset % _MARK, end - tally.offset)
+            block = view.read(tally.offset, most)
+            if freed := not self._settled(view, tally.offset):
+                break
             if not block:
-                return view.end
-            found = block.count(b"\n")
-            if found >= first:
-                return offset + _after_newlines(block, first)
-            first -= found
-            offset += len(block)
+                break
+            following = tally.after(block)
+            if following.lines >= line:
+                block = block[: _after_newlines(block, line - tally.lines)]
+                following = tally.after(block)
+            tally = following
+            if tally.offset % _MARK == 0:
+                marks.append(tally)
             size = min(size * 4, _SCAN)
-        return offset
+        if view.numbered:
+            self._index.remember(view.begin, marks, tally)
+        return None if freed else tally
 
     # -- files ---------------------------------------------------------------------------------
 

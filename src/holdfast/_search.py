@@ -28,8 +28,8 @@ _NUMBERED = 8 << 20
 class Match:
     """A line that matches, its offset in the log, and the lines around it.
 
-    `line` is its number as `Log.lines` counts, where the log is small enough for counting. Lines
-    that stand between two matches are told with one of them only.
+    `line` is its number, as `Log.lines` takes it, where there is not too much to count. Lines that
+    stand between two matches are told with one of them only.
     """
 
     offset: int
@@ -153,20 +153,9 @@ def _shown(line: str, place: int = 0) -> str:
 
 
 def _number(log: Log, matches: list[Match]) -> None:
-    """Count the lines before each match, if the last is not too far from where the log begins."""
-    at = log.begin()
-    if not matches or matches[-1].offset - at > _NUMBERED:
-        return
-    number = 0
-    numbers = []
-    for match in matches:
-        start, data = read_range(log, at, match.offset)
-        if start != at:
-            return  # freed meanwhile
-        number += data.count(b"\n")
-        numbers.append(number)
-        at = match.offset
-    for match, number in zip(matches, numbers, strict=True):
+    """Count the lines before each match, if they are not too far from a line that is known."""
+    numbers = log.numbers([match.offset for match in matches], _NUMBERED) if matches else None
+    for match, number in zip(matches, numbers or (), strict=False):
         match.line = number
 
 

@@ -1,4 +1,4 @@
-"""``logs``: a log as it is, its end, what is new, or all that still comes."""
+"""``logs``: a log as it is, its end, a page of it, what is new, or all that still comes."""
 
 from __future__ import annotations
 
@@ -31,13 +31,15 @@ def options_logs(parser: Parser) -> None:
     parser.words("HANDLE", 1, 1)
     parser.epilog = (
         "CURSOR is a byte offset (the cursor of an earlier --json), or any name: then you get what "
-        "is new since the last time that name was used. With --json each stream is one object; "
-        "with -f there is one object a line. On a terminal, the output of a process that has one "
-        "asks nothing of yours and leaves it as it was."
+        "is new since the last time that name was used. Line 0 is the first that was ever written, "
+        "and lines keep their numbers; -50:50 are the last 50. With --json each stream is one "
+        "object; with -f there is one object a line. On a terminal, the output of a process that "
+        "has one asks nothing of yours and leaves it as it was."
     )
     parser.option("-f", "--follow", action="store_true", help="go on until the process ends")
     parser.option("-n", "--tail", metavar="N", type=int, help="only the last N lines")
     parser.option("--since", metavar="CURSOR", help="only what came after")
+    parser.option("--lines", metavar="FIRST:COUNT", help="only so many lines, from this one on")
     parser.option("--plain", action="store_true", help="whole lines, without terminal codes")
     parser.option("--stream", choices=("stdout", "stderr"), help="only this one")
     parser.session()
@@ -45,10 +47,7 @@ def options_logs(parser: Parser) -> None:
 
 
 def do_logs(args: Namespace) -> int:
-    if args.tail is not None and args.since is not None:
-        from ._parser import Usage
-
-        raise Usage("-n and --since cannot be combined; give one of them")
+    _check(args)
     client = open_for(args)
     process = find(client, args.words[0])
     streams = [args.stream] if args.stream else ["stdout"]
@@ -59,6 +58,25 @@ def do_logs(args: Namespace) -> int:
     for stream in streams:
         _show(args, process, stream)
     return 0
+
+
+def _check(args: Namespace) -> None:
+    from ._parser import Usage
+
+    given = {"-n": args.tail, "--since": args.since, "--lines": args.lines}
+    flags = [flag for flag, value in given.items() if value is not None]
+    if len(flags) > 1:
+        raise Usage(f"{flags[0]} and {flags[1]} cannot be combined; give one of them")
+    if args.lines is not None:
+        if args.follow:
+            raise Usage("--lines shows a page that ends; follow with -n or --since")
+        try:
+            first, count = map(int, args.lines.split(":"))
+        except ValueError:
+            count = -1
+        if count < 0:
+            raise Usage(f"--lines takes FIRST:COUNT, such as 200:50 or -50:50, not {args.lines!r}")
+        args.lines = first, count
 
 
 def _both(args: Namespace, handle: str) -> int:
@@ -127,6 +145,16 @@ def _outputs(args: Namespace, process: SyncProcess, stream: str) -> Iterator[Out
     if args.since is not None and not args.since.isdigit():
         yield from _news(args, process, stream)
         return
+    if args.lines is not None:
+        first, count = args.lines
+        for output in _page(process, stream, first, count):
+            if output.gone and not args.json:
+                _render.complain(
+                    f"{output.gone} lines before line {output.first_line} are gone: the log is "
+                    "cleared, or longer than its cap (run --log-cap keeps more)"
+                )
+            yield output
+        return
     start = int(args.since or 0)
     if args.tail is not None:
         tail = process.tail(args.tail, stream=stream)
@@ -147,6 +175,29 @@ def _outputs(args: Namespace, process: SyncProcess, stream: str) -> Iterator[Out
         if output.end >= end or output.end <= start:
             return
         start = output.end
+
+
+def _page(process: SyncProcess, stream: str, first: int, count: int) -> Iterator[Output]:
+    """Lines by number, however many bytes they have: not all may come at once."""
+    while True:
+        output = process.lines(first, count, stream=stream)
+        yield output
+        if not output.cut or output.first_line is None or output.next_line is None:
+            return
+        if not output.data.endswith(b"\n"):
+            yield from _rest_of_line(process, stream, output.end)
+        first, count = output.next_line, count - (output.next_line - output.first_line)
+
+
+def _rest_of_line(process: SyncProcess, stream: str, offset: int) -> Iterator[Output]:
+    while (output := process.read_at(offset, _CHUNK, stream=stream)).data:
+        end = output.data.find(b"\n") + 1
+        if end:
+            output.data, output.end = output.data[:end], output.start + end
+        yield output
+        if end:
+            return
+        offset = output.end
 
 
 def _news(args: Namespace, process: SyncProcess, stream: str) -> Iterator[Output]:
@@ -195,11 +246,17 @@ def _json_object(handle: str, stream: str, outputs: Iterator[Output], decoder: D
 
     put = sys.stdout.write
     start, cursor, gap = -1, 0, 0
+    lines: dict[str, int | None] = {}
     put(json.dumps({"handle": handle, "stream": stream})[:-1] + ', "text": "')
     for output in outputs:
         if start < 0:
             start = output.start
         cursor, gap = output.end, gap + output.gap
+        if output.first_line is not None:
+            lines.setdefault("first_line", output.first_line)
+            lines["next_line"] = output.next_line
+            lines["gone"] = (lines.get("gone") or 0) + output.gone
         put(json.dumps(decoder.decode(output.data))[1:-1])
     put(json.dumps(decoder.decode(b"", final=True))[1:-1])
-    put('", ' + json.dumps({"start": start, "cursor": cursor, "gap": gap})[1:] + "\n")
+    found = {"start": start, "cursor": cursor, "gap": gap, **lines}
+    put('", ' + json.dumps(found)[1:] + "\n")

@@ -8,6 +8,7 @@ import time
 
 from .. import _kernel, _tty
 from .._errors import HoldfastError, KeeperError, StoreError, Unsupported
+from .._loghead import Tally
 from .._model import ExitNote, Record, signal_name
 from .guard import Held, note_of
 from .journal import say
@@ -286,10 +287,10 @@ class Child:
             self._full = True
             self.record.notes.append(f"output is held back: {error.strerror} in the home")
 
-    def clear(self) -> None:
+    def clear(self, counted: object) -> None:
         self._drain()
         for writer in self.writers:
-            writer.clear()
+            clear_log(writer, counted)
 
     # -- stdin ---------------------------------------------------------------------------------
 
@@ -449,3 +450,9 @@ class Child:
 def log_writer(home: Home, record: Record, stream: str, *, new: bool = False) -> LogWriter:
     handle = record.handle
     return LogWriter(home.log(handle, stream), home.head(handle, stream), record.log_cap, new=new)
+
+
+def clear_log(writer: LogWriter, counted: object) -> None:
+    """Empty a log; a client may have `counted` the lines, of each log by its file's name."""
+    name = os.path.basename(writer.path)
+    writer.clear(Tally.of(counted.get(name)) if isinstance(counted, dict) else None)

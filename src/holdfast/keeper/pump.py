@@ -8,9 +8,15 @@ the log passes its cap the head is freed: first the head file says where the log
 the blocks go back to the file system, so a reader that looks at the head after reading knows what
 to throw away. A pump killed between the two leaves blocks that the next freeing returns.
 
-Where the file system cannot punch holes the log is rotated instead: ``.log`` becomes ``.log.old``
-and a new one begins. While that happens the head's checksum is wrong, which makes readers wait;
-a pump that finds it wrong when it opens the log finishes or undoes the rotation.
+Lines keep their numbers for good, so in the same write the head also says how many line ends there
+were before. They are counted in what is freed next and nowhere else, a little of it for each piece
+that comes in: at no moment does anybody wait for a long count. What was counted is in our memory
+until it is freed; the next pump counts it again if we are killed.
+
+Where the file system cannot punch holes the log is rotated instead: first the head says that what
+is in ``.log.old`` is gone, then ``.log`` takes its name and a new one begins. While that happens
+the head's checksum is wrong, which makes readers wait; a pump that finds it wrong when it opens the
+log finishes or undoes the rotation.
 """
 
 from __future__ import annotations
@@ -23,8 +29,9 @@ import termios
 import time
 
 from .. import _kernel
+from .._errors import StoreError
 from .._home import open_private, unlink
-from .._loghead import LogHead, broken_head, read_head, spoil_head, write_head
+from .._loghead import LogHead, Tally, broken_head, read_head, spoil_head, write_head
 from .loop import HUP, IN
 
 TYPE_CHECKING = False
@@ -37,6 +44,8 @@ _BLOCK = 4096
 _PIECE = 1 << 20
 _TURN = 1 << 20  # bytes moved before others get their turn
 _FREE_STEP = 32 << 20
+_COUNTED = 2 << 20  # bytes whose lines are counted at a time, twice what comes in
+_COUNT_PIECE = 1 << 16
 _COPY_PIECE = 1 << 16
 _TANK = 48 << 10
 _SHORT = 1 << 10
@@ -64,6 +73,8 @@ class LogWriter:
         "_can_punch",
         "can_splice",
         "_due",
+        "_punched",
+        "_tally",
     )
 
     def __init__(self, path: str, head_path: str, cap: int, *, new: bool = False) -> None:
@@ -73,6 +84,8 @@ class LogWriter:
         self._can_punch: bool | None = None  # asked when it begins to matter
         self.can_splice = hasattr(os, "splice")
         self._head = LogHead() if new else self._recovered_head()
+        self._tally = self._head.tally  # the lines of what is freed next, as far as counted
+        self._punched = 0  # what is before that was given back, and not only said to be gone
         self._fd = open_private(path, os.O_RDWR | os.O_CREAT)
         self.size = self._head.base + os.fstat(self._fd).st_size
         self._plan()
@@ -86,7 +99,8 @@ class LogWriter:
         old = _size(self.path + ".old")
         if size == 0 and old > 0:
             begin = max(head.begin, head.base)
-            head = LogHead(begin=begin, base=head.base + old, old_base=head.base)
+            lines = head.lines if begin == head.begin else None  # as an earlier version left it
+            head = LogHead(begin, head.base + old, head.base, lines, head.line_start)
         write_head(self.head_path, head)
         return head
 
@@ -125,47 +139,84 @@ class LogWriter:
     def _plan(self) -> None:
         """The size at which something is to be done about the cap."""
         if self._can_punch:
-            step = max(_BLOCK * 16, min(_FREE_STEP, self.cap // 8))
-            self._due = self._head.begin + self.cap + step
-        else:
-            # Rotated, the two files are half the cap each; so that is when one has to know.
-            self._due = self._head.base + self.cap // 2
+            counted, freed = self._tally.offset + _PIECE, self._head.begin + self._step
+            self._due = self.cap + min(counted, freed)
+            return
+        # Rotated, the two files are half the cap each; so that is when one has to know.
+        self._due = self._head.base + self.cap // 2
+        if self._tally.offset < self._head.base:
+            self._due = min(self._due, self.size + _PIECE)
+
+    @property
+    def _step(self) -> int:
+        return max(_BLOCK * 16, min(_FREE_STEP, self.cap // 8))
 
     def _keep_cap(self) -> None:
         if self._can_punch is None:
-            self._can_punch = self._punch(self.size, _BLOCK)
+            self._ask()
             self._plan()
             if self.size <= self._due:
                 return
         if self._can_punch:
-            begin = (self.size - self.cap) // _BLOCK * _BLOCK
-            self._free(begin, self._head.begin // _BLOCK * _BLOCK)
+            self._count((self.size - self.cap) // _BLOCK * _BLOCK, _COUNTED)
+            if self.size > self._head.begin + self.cap + self._step:
+                self._free()
         if not self._can_punch:
-            self._rotate()
+            if self.size > self._head.base + self.cap // 2:
+                self._rotate()
+            else:
+                self._count(self._head.base, _COUNTED)
         self._plan()
 
-    def clear(self) -> None:
-        """Free everything; the next byte gets the offset it would have had."""
-        if self.size == self._head.begin:
+    def _ask(self) -> None:
+        """Whether this file system can punch holes; a log once rotated goes on that way."""
+        self._can_punch = self._head.base == 0 and self._punch(self.size, _BLOCK)
+
+    def clear(self, counted: Tally | None = None) -> None:
+        """Free everything; the next byte gets the offset it would have had.
+
+        Counting the lines of a long log takes long, so whoever asks for this may have `counted`
+        most of it.
+        """
+        if self.size == 0:
             return
-        if self._can_punch is False or not self._free(self.size, self._head.base):
+        if self._can_punch is None:
+            self._ask()
+        if counted is not None and self._tally.offset < counted.offset <= self.size:
+            self._tally = counted
+        self._count(self.size, self.size)
+        self._free()
+        if not self._can_punch:
             if self.size > self._head.base:
                 self._rotate()
-            self._head = LogHead(begin=self.size, base=self._head.base, old_base=self._head.base)
-            write_head(self.head_path, self._head)
+            head = self._head
+            head = LogHead(head.begin, head.base, head.base, head.lines, head.line_start)
+            write_head(self.head_path, head)
+            self._head = head
         unlink(self.path + ".old")
         self._plan()
 
-    def _free(self, begin: int, previous: int) -> bool:
-        base = self._head.base
-        if previous < base:
-            self._can_punch = False  # rotated before, so it goes on that way
-            return False
-        head = LogHead(begin, base, self._head.old_base)
+    def _count(self, goal: int, most: int) -> None:
+        """Count the lines of what is freed next, up to `goal`, but no more than so many bytes."""
+        tally = self._tally
+        end = min(goal, tally.offset + most)
+        while tally.offset < end:
+            size = min(_COUNT_PIECE, end - tally.offset)
+            try:
+                data = self._read(tally.offset, size)
+            except (OSError, StoreError):  # wrong numbers rather than output that waits for ever
+                data = b""
+            tally = tally.after(data or bytes(size))
+        self._tally = tally
+
+    def _free(self) -> None:
+        """Everything that was counted: say that it is gone, then give it back."""
+        head = self._head.freed(self._tally)
         write_head(self.head_path, head)
         self._head = head
-        self._can_punch = self._punch(previous - base, begin - previous)
-        return self._can_punch
+        if self._can_punch and head.begin > self._punched:
+            self._can_punch = self._punch(self._punched, head.begin - self._punched)
+            self._punched = head.begin // _BLOCK * _BLOCK
 
     def _punch(self, offset: int, length: int) -> bool:
         try:
@@ -177,13 +228,15 @@ class LogWriter:
         return True
 
     def _rotate(self) -> None:
-        spoil_head(self.head_path, self._head)
+        if self._head.begin < self._head.base:
+            self._count(self._head.base, self.size)
+            self._free()
+        head = self._head
+        spoil_head(self.head_path, head)
         os.rename(self.path, self.path + ".old")
         full, self._fd = self._fd, open_private(self.path, os.O_RDWR | os.O_CREAT)
         os.close(full)
-        self._head = LogHead(
-            begin=max(self._head.begin, self._head.base), base=self.size, old_base=self._head.base
-        )
+        self._head = LogHead(head.begin, self.size, head.base, head.lines, head.line_start)
         write_head(self.head_path, self._head)
 
     def tail(self, count: int) -> bytes:
@@ -192,15 +245,23 @@ class LogWriter:
         start = max(head.begin, self.size - count)
         older = b""
         if start < head.base:
-            try:
-                fd = open_private(self.path + ".old", os.O_RDONLY)
-            except FileNotFoundError:
-                pass
-            else:
-                older = os.pread(fd, head.base - start, start - head.old_base)
-                os.close(fd)
+            older = self._read(start, head.base - start)
             start = head.base
-        return older + os.pread(self._fd, self.size - start, start - head.base)
+        return older + self._read(start, self.size - start)
+
+    def _read(self, start: int, count: int) -> bytes:
+        """Up to `count` bytes of the file that has the first of them."""
+        head = self._head
+        if start >= head.base:
+            return os.pread(self._fd, count, start - head.base)
+        try:
+            fd = open_private(self.path + ".old", os.O_RDONLY)
+        except FileNotFoundError:
+            return b""
+        try:
+            return os.pread(fd, min(count, head.base - start), start - head.old_base)
+        finally:
+            os.close(fd)
 
     def close(self) -> None:
         os.close(self._fd)

@@ -19,7 +19,7 @@ _ACTIONS = ("list", "status", "output", "stop", "register", "done")
 
 
 class AgentTool:
-    """`background_agent`: the keys and texts are those of the TypeScript seed."""
+    """`background_agent`: the keys and texts are those of the TypeScript module."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
