@@ -554,6 +554,20 @@ def test_log_is_bounded_and_says_where_to_go_on(tools: Toolset) -> None:
     assert answer.text.endswith("\n\n[showing last 2 of 4 lines; pass offset/limit to page]")
 
 
+def test_log_says_when_lines_are_gone(tools: Toolset, hf: SyncClient) -> None:
+    """Whoever asks for them is told that nobody has them; the others keep their numbers."""
+    session = start(tools, "seq 1 3; cat")
+    shows(tools, session, "3")
+    hf.get(session).clear()
+    act(tools, "write", session, data="4\n5\n")
+    shows(tools, session, "5")
+    gone = "[earlier output was discarded at the retention cap and cannot be recovered]"
+    answer = act(tools, "log", session, offset=1, limit=1)
+    assert said(answer).startswith(f"{gone}\n\n4")
+    assert (answer["totalLines"], answer["truncated"]) == (5, True)
+    assert said(act(tools, "log", session, offset=4)).startswith("5")
+
+
 # -- process: input ----------------------------------------------------------------------------
 
 

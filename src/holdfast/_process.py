@@ -38,6 +38,7 @@ _FOLLOW_REFILL = 200.0  # a second
 _FOLLOW_QUIET = 0.25
 _FOLLOW_ANSWER = 0.05
 _POLL = 0.05
+_LONGEST = 1e9  # seconds; clocks have an end
 _INTERRUPTING = 0.05
 _INTERRUPTED = 0.5
 EARLY = 4000  # characters of output that a check at the start returns
@@ -461,8 +462,9 @@ class Process:
         """
         record = self.record if self.record.running else self._client._load(self.handle)
         if record.running:
+            patience = None if timeout is None else min(timeout, _LONGEST)
             try:
-                ending = await self._client._link.call("wait", {"handle": self.handle}, timeout)
+                ending = await self._client._link.call("wait", {"handle": self.handle}, patience)
                 record.apply(ending)
             except WaitTimeout:
                 record = self._client._load(self.handle)  # too short to be answered, perhaps

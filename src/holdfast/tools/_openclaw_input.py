@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from .._process import Process
 
+STDIN_CLOSED = " (stdin closed)."
 _MODIFIED = re.compile(r"(?:[CMS]-)+(.+)", re.IGNORECASE | re.DOTALL)
 _HEX = re.compile(r"(?:0x)?([0-9a-f]{1,2})", re.IGNORECASE)
 
@@ -51,8 +52,7 @@ async def _write(process: Process, data: bytes, eof: bool) -> str:
             f"Wrote {written} bytes to session {process.handle}.\nIt does not read the other "
             f"{len(data) - written} now; write them again later."
         )
-    closed = " (stdin closed)" if eof else ""
-    return f"Wrote {written} bytes to session {process.handle}{closed}."
+    return f"Wrote {written} bytes to session {process.handle}{STDIN_CLOSED if eof else '.'}"
 
 
 async def _send_keys(

@@ -32,7 +32,7 @@ from ._bash import (
     milliseconds,
 )
 from ._dialect import Dialect
-from ._openclaw_input import typed
+from ._openclaw_input import STDIN_CLOSED, typed
 from ._tool import Reply, Tool
 
 TYPE_CHECKING = False
@@ -63,6 +63,7 @@ _RETRY = (5000, 10_000, 30_000, 60_000)
 _PIECE = 1 << 20
 _PENDING, _MOST_SHOWN = 30_000, 200_000  # characters
 _FOLLOW_UP = f"Use process ({'/'.join(ACTIONS)}) for follow-up."
+_DISCARDED = "[earlier output was discarded at the retention cap and cannot be recovered]\n\n"
 _OMITTED = (
     "[earlier output is omitted from this poll; use action=log with offset and limit to inspect "
     "retained output]\n\n"
@@ -378,7 +379,7 @@ class OpenClaw(Dialect):
         return Reply(details, f"{text}\n\n{words.end(record)}")
 
     async def _new(self, process: Process) -> tuple[str, bool, int]:
-        """What is new since the last poll, whether all of it is there, and where stdout ends."""
+        """What is new since the last poll, whether some of it is omitted, and where stdout ends."""
         most = from_environment(
             "OPENCLAW_BASH_PENDING_MAX_OUTPUT_CHARS", least=1000, most=_MOST_SHOWN
         )
@@ -412,6 +413,8 @@ class OpenClaw(Dialect):
         found, total, characters = await self.client._link.aside(look)
         output = clean_text(found.data).removesuffix("\n")
         text = output or ("(no output yet)" if record.running else "(no output recorded)")
+        if found.gone:
+            text = _DISCARDED + text
         shown = found.data.count(b"\n") + (not found.data.endswith(b"\n"))
         if first is None and (count is None or found.cut) and shown < total:
             text += f"\n\n[showing last {shown} of {total} lines; pass offset/limit to page]"
@@ -440,7 +443,7 @@ class OpenClaw(Dialect):
             text = await typed(process, action, **given)
         except Unsupported:
             raise Unsupported(f"Session {handle} stdin is not writable.") from None
-        if action == "write" and given.get("eof") and record.mode == "pipe":
+        if text.endswith(STDIN_CLOSED) and record.mode == "pipe":
             self._input_ended.add(handle)
         named = {"sessionId": handle, "name": words.name(record.command_text)}
         return Reply({"status": "running", **named}, text)
