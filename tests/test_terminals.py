@@ -89,6 +89,22 @@ def test_the_environment_is_one_for_a_terminal(
     assert output(process).startswith("vt100|7|")
 
 
+def test_a_process_leads_a_session_of_its_own_in_the_foreground(start: Start) -> None:
+    """As the program that a terminal was opened for, with nobody to stop or continue it."""
+    process = start("ps -o pid=,pgid=,sid=,tpgid= -p $$; read x")
+    wait_until(lambda: len(output(process).split()) == 4)
+    assert set(output(process).split()) == {str(process.record.pid)}
+    process.keys("C-z", "Enter")
+    assert process.wait(30).ok
+
+
+def test_a_program_may_close_its_terminal_before_it_ends(start: Start) -> None:
+    """It is not hung up on, and its exit code is its own."""
+    process = start("echo bye; exec <&- >&- 2>&-; sleep 0.3; exit 5")
+    assert process.wait(30).code == 5
+    assert output(process) == "bye\n"
+
+
 def test_a_resize_reaches_the_program(start: Start) -> None:
     """The program gets SIGWINCH and the new size, and record and screen say so."""
     process = start("trap 'stty size' WINCH; echo ready; while :; do read -t 1; done")
@@ -379,7 +395,6 @@ def test_a_process_that_never_reads_takes_what_fits(hf: SyncClient, child: Child
 # -- bytes -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("terminal", ["tty"], indirect=True)  # tmux may not live through all of it
 def test_every_byte_a_program_writes_is_in_the_log(start: Start, tmp_path: Path) -> None:
     """Raw output is logged as it is: all byte values, invalid text, escapes, a very long line."""
     data = bytes(range(256)) * 64 + b"\xc3\x28\xff" + b"\x1b]0;t\x07" + b"L" * 3_000_000 + b"\x1b["

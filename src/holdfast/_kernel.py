@@ -113,6 +113,7 @@ class Stat:
         "parent",
         "group",
         "session",
+        "terminal",
         "cpu_seconds",
         "start_time",
         "wait_status",
@@ -124,6 +125,7 @@ class Stat:
         self.pid = pid
         self.state = rest[0].decode()
         self.parent, self.group, self.session = int(rest[1]), int(rest[2]), int(rest[3])
+        self.terminal = int(rest[4])  # its device number; 0 without one
         self.cpu_seconds = sum(int(ticks) for ticks in rest[11:15]) / _TICKS  # with its children's
         self.start_time = int(rest[19])
         self.wait_status = int(rest[49])
@@ -257,12 +259,12 @@ def peek(pid: int) -> Death | None:
 def exit_of_stranger(pid: int, pidfd: int) -> Death | None:
     """How a process that is not our child ended; None where the kernel cannot say.
 
-    While it is a zombie the last field of its stat is its wait status. Once it is reaped there is
-    PIDFD_GET_INFO with PIDFD_INFO_EXIT (Linux 6.15), whose exit code means something only when the
-    answer's mask says so: before that it reads 0.
+    While it is a zombie the last field of its stat is its wait status, or 0 if that is not for us
+    to see. Once it is reaped there is PIDFD_GET_INFO with PIDFD_INFO_EXIT (Linux 6.15), whose exit
+    code means something only when the answer's mask says so: before that it reads 0.
     """
     found = stat(pid)
-    if found is not None and found.state == "Z" and send_signal(pidfd, 0):
+    if found is not None and found.state == "Z" and send_signal(pidfd, 0) and not _is_hidden(pid):
         death = _death(found.wait_status)
         death.cpu_seconds = found.cpu_seconds
         return death
@@ -276,6 +278,15 @@ def exit_of_stranger(pid: int, pidfd: int) -> Death | None:
     if not mask & _PIDFD_INFO_EXIT:
         return None
     return _death(status)
+
+
+def _is_hidden(pid: int) -> bool:
+    """Whether the kernel keeps from us what only a debugger may know, as of sudo."""
+    try:
+        os.readlink(f"/proc/{pid}/cwd")
+    except OSError as error:
+        return isinstance(error, PermissionError)  # else: a zombie has none
+    return False
 
 
 def _death(status: int) -> Death:

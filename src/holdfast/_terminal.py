@@ -119,10 +119,9 @@ def type_into_tmux(home: Home, record: Record, raw: bytes, eof: bool) -> int:
     finally:
         os.close(terminal)
     if data:
-        pane, pid = _pane(record)
         buffer = f"{record.tmux_session}-{os.urandom(4).hex()}"
         try:
-            _do(home, record, *_tmux.type_buffer(pane, pid, buffer), stdin=data)
+            _do(home, record, *_tmux.type_buffer(record, buffer), stdin=data)
         except HoldfastError:
             try:
                 _tmux.run(home, "delete-buffer", "-b", buffer)  # it may have been a password
@@ -133,12 +132,7 @@ def type_into_tmux(home: Home, record: Record, raw: bytes, eof: bool) -> int:
 
 
 def resize_tmux(home: Home, record: Record, columns: int, rows: int) -> None:
-    pane, pid = _pane(record)
-    _do(home, record, *_tmux.resize(pane, pid, columns, rows))
-
-
-def _pane(record: Record) -> tuple[str, int]:
-    return record.pane or "", record.pid or 0
+    _do(home, record, *_tmux.resize(record, columns, rows))
 
 
 def _do(home: Home, record: Record, *command: str, stdin: bytes = b"") -> None:
@@ -155,13 +149,13 @@ def tmux_screen(home: Home, record: Record, colours: bool) -> Screen | None:
     """The screen as tmux has it, or had it at the end; None if it left none."""
     try:
         if record.running:
-            printed = _tmux.run(home, *_tmux.capture(record.pane or ""))
+            printed = _tmux.run(home, *_tmux.capture(record))
         else:
             printed = read_private(home.screen(record.handle))
         captured = _tmux.Captured(printed)
     except (HoldfastError, FileNotFoundError, ValueError):
         return None  # it ended just now, or its server did: the log has it all
-    return _drawn(captured, colours) if captured.pid == record.pid else None
+    return _drawn(captured, colours) if captured.ours else None
 
 
 _CODE = re.compile(r"\x1b\[[0-9;:]*m")

@@ -5,7 +5,8 @@ so that it matches exactly. Two things are still read into arguments by tmux its
 end of one, and `#` and `%` in those that it expands. We pass neither there that is not escaped.
 
 A session is a person's too: they may split it and open windows in it. So a process is spoken to by
-the id of its pane, and only if that still has its pid: another server has panes of the same ids.
+the id of its pane, and only if that is still marked as its own, with what tmux started in it:
+another server has panes of the same ids.
 """
 
 from __future__ import annotations
@@ -15,8 +16,14 @@ import os
 from ._errors import KeeperError
 from ._home import Home
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ._model import Record
+
 PREFIX = "holdfast-"
 GONE = "gone"
+ENDED = "@ended"  # how, for people
+_MARK = "@holdfast"
 _LONGEST_ADDRESS = 100  # of 108 bytes that an address may have
 _PATIENCE = 10.0
 
@@ -30,9 +37,20 @@ def target(session: str) -> str:
     return f"={session}:"
 
 
-def if_ours(pane: str, pid: int, command: str) -> list[str]:
+def mark(handle: str) -> list[str]:
+    """The command that marks the session's pane as the one of this process."""
+    name = target(session_name(handle))
+    return ["set-option", "-p", "-F", "-t", name, _MARK, f"{handle}/#{{pane_pid}}"]
+
+
+def is_ours(handle: str) -> str:
+    """What tmux expands to 1 for the pane of this process, else to 0."""
+    return f"#{{==:#{{{_MARK}}},{handle}/#{{pane_pid}}}}"
+
+
+def if_ours(record: Record, command: str) -> list[str]:
     """Do something if the pane is still the process's; else print GONE, or fail."""
-    mine = f"#{{==:#{{pane_pid}},{pid}}}"
+    pane, mine = record.pane or "%", is_ours(record.handle)
     return ["if-shell", "-F", "-t", pane, mine, command, f"display-message -p {GONE}"]
 
 
@@ -66,41 +84,43 @@ def attach_command(home: Home, session: str) -> str:
 
 # What `capture` prints: a line about the screen, then the screen.
 _ABOUT = (
-    "#{pane_pid} #{pane_width} #{pane_height} #{cursor_x} #{cursor_y} #{cursor_flag} "
+    " #{pane_width} #{pane_height} #{cursor_x} #{cursor_y} #{cursor_flag} "
     "#{alternate_on} #{?#{==:#{pane_title},#{host}},,#{pane_title}}"
 )
 
 
-def capture(pane: str) -> list[str]:
+def capture(record: Record) -> list[str]:
     """The commands that print what is on its screen."""
-    about = ["display-message", "-p", "-t", pane, _ABOUT]
+    pane = record.pane or "%"
+    about = ["display-message", "-p", "-t", pane, is_ours(record.handle) + _ABOUT]
     return [*about, ";", "capture-pane", "-p", "-e", "-t", pane]
 
 
 class Captured:
     """What the commands of `capture` printed."""
 
-    __slots__ = ("body", "cursor", "fullscreen", "pid", "size", "title")
+    __slots__ = ("body", "cursor", "fullscreen", "ours", "size", "title")
 
     def __init__(self, printed: bytes) -> None:
         """ValueError if that is not what it is."""
         about, _, self.body = printed.decode("utf-8", "replace").partition("\n")
         *numbers, self.title = about.split(" ", 7)
-        self.pid, columns, rows, x, y, shown, alternate = map(int, numbers)
+        ours, columns, rows, x, y, shown, alternate = map(int, numbers)
+        self.ours = bool(ours)
         self.size = columns, rows
         self.cursor = (x, y) if shown else None
         self.fullscreen = bool(alternate)
 
 
-def resize(pane: str, pid: int, columns: int, rows: int) -> list[str]:
+def resize(record: Record, columns: int, rows: int) -> list[str]:
     # Resizing pins the size; what follows lets it go again with whoever attaches.
-    sized = f"resize-window -t {pane} -x {columns} -y {rows}"
-    return if_ours(pane, pid, f"{sized} ; set-option -w -t {pane} window-size latest")
+    sized = f"resize-window -t {record.pane} -x {columns} -y {rows}"
+    return if_ours(record, f"{sized} ; set-option -w -t {record.pane} window-size latest")
 
 
-def type_buffer(pane: str, pid: int, buffer: str) -> list[str]:
+def type_buffer(record: Record, buffer: str) -> list[str]:
     """The commands that type their standard input, byte for byte."""
-    paste = if_ours(pane, pid, f"paste-buffer -d -r -b {buffer} -t {pane}")
+    paste = if_ours(record, f"paste-buffer -d -r -b {buffer} -t {record.pane}")
     return ["load-buffer", "-b", buffer, "-", ";", *paste]
 
 

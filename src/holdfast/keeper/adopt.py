@@ -14,6 +14,7 @@ import os
 from .. import _kernel
 from .._home import Home
 from .._model import Record
+from .._tty import open_terminal
 from .guard import Held
 
 
@@ -33,6 +34,8 @@ def find(home: Home, record: Record) -> Held | None:
         return None
     held = readers_only(home, record)
     held.pid, held.pidfd = pid, pidfd
+    if record.mode == "tmux":
+        held.tty = _terminal(pid, record.tty or "")
     return held
 
 
@@ -51,6 +54,19 @@ def _marked(handle: str) -> _kernel.Stat | None:
         if found.session == found.pid and _kernel.mark_of(found.pid) == handle:
             return found
     return None
+
+
+def _terminal(pid: int, path: str) -> int:
+    """The terminal of a process, if it still has that one: a name is used again."""
+    try:
+        terminal = open_terminal(path)
+    except OSError:
+        return -1
+    found = _kernel.stat(pid)
+    if found is None or found.terminal != os.fstat(terminal).st_rdev:
+        os.close(terminal)
+        return -1
+    return terminal
 
 
 def _reader(path: str) -> int:

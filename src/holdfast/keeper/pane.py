@@ -1,18 +1,26 @@
 """What tmux starts in a pane: asks the keeper for the command, then becomes it.
 
 So tmux is never given the command, its arguments or its environment (which would show in lists of
-processes, be cut at 16 KiB, and pass through tmux's own parser), the log has the first byte because
-the keeper answers only once the pane is piped, and the pid and exit are the command's own.
+processes, be cut at 16 KiB, and pass through tmux's own parser), and the log has the first byte
+because the keeper answers only once the pane is piped.
+
+It is a child of what tmux started that becomes the command; the parent stays, as a `cat` that has
+nothing to read. tmux closes the terminal of a pane whose own process has ended, and with it what
+the kernel has not passed on yet. As long as the parent is there it closes it when nobody else has
+it open any more, and then everything has been read. The parent also leaves the command unreaped,
+so that how it ended can be seen by a keeper that comes later.
 """
 
 from __future__ import annotations
 
+import _socket  # the part of socket that is needed: the rest takes longer than our fork
+import fcntl
 import json
 import os
 import resource
 import signal
-import socket
 import sys
+import termios
 
 # Not how to reach the server: a script that ends "its" tmux would end everybody's terminals.
 _OF_TMUX = ("TERM", "TERM_PROGRAM", "TERM_PROGRAM_VERSION")
@@ -20,23 +28,55 @@ _OF_TMUX = ("TERM", "TERM_PROGRAM", "TERM_PROGRAM_VERSION")
 
 def main(argv: list[str]) -> int:
     home, handle, token = argv
+    parent = os.getpid()
+    # The command is to lead a session with this terminal, so we let go of it. That hangs up on us.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    fcntl.ioctl(0, termios.TIOCNOTTY)
+    stays, staying = os.pipe()  # which ends when the parent is what it stays
+    if os.fork():
+        _stay(home, handle)
+    try:
+        os.close(staying)
+        os.setsid()
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        return _become(home, handle, token, stays)
+    finally:
+        if os.getppid() == parent:
+            os.kill(parent, signal.SIGKILL)
+
+
+def _stay(home: str, handle: str) -> None:
+    """Be small, hold nothing, and end only when we are killed."""
+    _reset_signals()
+    reader, writer = os.pipe()
+    nowhere = os.open("/dev/null", os.O_RDWR)
+    for fd, number in ((reader, 0), (nowhere, 1), (nowhere, 2)):
+        os.dup2(fd, number)
+    os.set_inheritable(writer, True)  # so that what it reads from has no end
+    os.chdir("/")
+    env = {"HOLDFAST_HOME": home, "HOLDFAST_PANE": handle}
+    env["PATH"] = os.environ.get("PATH", os.defpath)
+    try:
+        os.execvpe("cat", ["cat"], env)
+    except OSError:  # there is none
+        os.execve(sys.executable, [sys.executable, "-ISc", "import signal; signal.pause()"], env)
+
+
+def _become(home: str, handle: str, token: str, stays: int) -> int:
     os.chdir(home)  # the way to a socket whose path is too long for an address
-    keeper = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    keeper = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     keeper.connect("keeper.sock")
-    answers = keeper.makefile("rb")
     keeper.sendall(_line({"pane": handle, "token": token}))
-    answer = answers.readline()
-    if not answer:
-        return 125  # whoever started us is gone, and will not be asked again
+    answer = b""
+    while not answer.endswith(b"\n"):
+        part = keeper.recv(1 << 16)
+        if not part:
+            return 125  # whoever started us is gone, and will not be asked again
+        answer += part
     launch = json.loads(answer)
     env = {name: os.environ[name] for name in _OF_TMUX if name in os.environ} | launch["env"]
-    # Python ignores some signals and tmux others; the command is to find none of that.
-    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-        try:
-            signal.signal(number, signal.SIG_DFL)
-        except (OSError, ValueError):
-            continue  # those that the C library keeps for itself
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    os.read(stays, 1)
+    _reset_signals()
     begun = f"{home}/processes/{handle}.begun"
     try:
         os.close(os.open(begun, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600))
@@ -51,6 +91,16 @@ def main(argv: list[str]) -> int:
         why = error.errno if isinstance(error, OSError) else None
         keeper.sendall(_line({"failed": why, "why": str(error)}))
     return 126
+
+
+def _reset_signals() -> None:
+    """Python ignores some signals and tmux others; a program is to find none of that."""
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        try:
+            signal.signal(number, signal.SIG_DFL)
+        except (OSError, ValueError):
+            continue  # those that the C library keeps for itself
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
 def _line(message: dict[str, object]) -> bytes:

@@ -1,34 +1,47 @@
 """The end of a process in tmux: what is left to do when the kernel has said that it is dead.
 
-DESIGN. How it ended is in an exit note first, as where the guard reaps; where the kernel could not
-tell, tmux can, from the dead pane. What the process wrote may still be on its way through tmux,
-which calls a pane dead once it has passed all of it on. Then the last screen is taken and the
-session is let go: at once if nobody looks at it, else when they have gone. With it the pipe ends,
-and when that has hung up the log has everything, and the end is written down as any other.
+DESIGN. How it ended is in an exit note first, as where the guard reaps. What it wrote may still be
+on its way through the kernel and tmux. So we let go of its terminal, and so did it: tmux, having
+read everything, finds that nobody has it open, and calls the pane dead once it has passed all of it
+on. Its parent (see `pane`), which tmux must not see end before that, is ended then. Then the last
+screen is taken and the session is let go: at once if nobody looks at it, else when they have gone.
+With it the pipe ends, and when that has hung up the log has everything, and the end is written down
+as any other.
+
+What it left behind may have the terminal open too: then the parent is ended when the output is
+quiet, and tmux hangs up on the rest.
 
 tmux may be stopped, or hang: it is asked again and again, less and less often. Meanwhile an end of
-which the note is there is settled when the output is quiet; one that only tmux knows waits.
+which the note is there is settled when the output is quiet. Of one that the kernel will not speak
+of (sudo, say) while its parent leaves it unreaped, more is known when that has ended.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 
-from .. import _tmux
+from .. import _kernel, _tmux
 from .._home import replace_private
 from .._model import ExitNote, signal_name
+from .guard import note_of
 from .journal import say
+from .stop import leftovers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import ClassVar
 
     from .child import Child
+    from .guard import Held
     from .tmux import Tmux
     from .worker import Worker
 
 _PATIENCE = 2.0
 _QUIET = 0.03
+_HELD_UP = 0.1
 _SOON, _LATEST = 0.005, 30.0
 _GONE = (b"no server running", b"can't find", b"error connecting", b"server exited", b"lost server")
 
@@ -36,61 +49,103 @@ _GONE = (b"no server running", b"can't find", b"error connecting", b"server exit
 class Pane:
     """What tmux says of a pane."""
 
-    FORM: ClassVar[str] = (
-        "#{pane_dead};#{pane_dead_status};#{pane_dead_signal};#{pane_dead_time};"
-        "#{session_attached};#{pane_pid};#{pane_id};#{pane_tty}"
-    )
-    __slots__ = ("at", "attached", "dead", "id", "pid", "signal", "status", "tty")
+    FORM: ClassVar[str] = "#{pane_dead};#{session_attached};#{pane_pid};#{pane_id};#{pane_tty};"
+    __slots__ = ("attached", "dead", "id", "ours", "pid", "tty")
 
     def __init__(self, line: bytes) -> None:
         """ValueError for what is no pane: tmux leaves everything empty then."""
-        fields = line.decode("ascii", "replace").strip().split(";")
-        if len(fields) != 8:
-            raise ValueError
-        dead, self.status, self.signal, self.at, attached, pid, self.id, self.tty = fields
+        fields = line.decode("ascii", "replace").split(";")
+        dead, attached, pid, self.id, self.tty, ours = fields
+        self.pid = int(pid)  # of what tmux started: the parent of the process
         self.dead = dead == "1"
         self.attached = attached not in ("", "0")
-        self.pid = int(pid)
+        self.ours = ours.strip() == "1"
 
-    @property
-    def reaped(self) -> bool:
-        return self.status.isdigit() or self.signal.isdigit()
 
-    def exit_note(self) -> ExitNote | None:
-        if not self.reaped:
-            return None
-        when = float(self.at) if self.at.isdigit() else time.time()
-        return ExitNote(
-            code=None if self.signal.isdigit() else int(self.status),
-            signal=signal_name(int(self.signal)) if self.signal.isdigit() else None,
-            at=when,
-            clock=time.monotonic() - max(0.0, time.time() - when),
-        )
+def end_parent(pid: int, handle: str) -> None:
+    """End the parent of a process in tmux, which waits for just that."""
+    found = _kernel.stat(pid)
+    try:
+        parent = 0 if found is None else found.parent
+        pidfd = os.pidfd_open(parent) if parent > 1 else -1
+    except OSError:
+        return
+    if pidfd >= 0:
+        # It may be dead, and whoever was left the process in its place is not ours to end.
+        if _pane_of(parent) == handle:
+            _kernel.send_signal(pidfd, signal.SIGKILL)
+        os.close(pidfd)
+
+
+def _pane_of(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            _, _, rest = file.read().partition(b"HOLDFAST_PANE=")
+    except OSError:
+        return ""
+    return rest.partition(b"\0")[0].decode("ascii", "replace")
+
+
+def _note(held: Held) -> ExitNote | None:
+    """How a process ended that was nobody's to ask about while its parent was there."""
+    try:
+        return note_of(held.pid)  # it was left to us
+    except ChildProcessError:
+        death = _kernel.exit_of_stranger(held.pid, held.pidfd)
+    if death is None:
+        return None
+    name = None if death.signal is None else signal_name(death.signal)
+    return ExitNote(death.code, name, time.time(), time.monotonic())
+
+
+def _reap(held: Held) -> bool:
+    """True once nothing is left of a process that lost its parent, perhaps to us."""
+    if held.pidfd < 0:
+        return True
+    try:
+        os.waitpid(held.pid, os.WNOHANG)
+    except ChildProcessError:
+        pass  # it was left to the guard, or to init
+    return not _kernel.send_signal(held.pidfd, 0)
 
 
 class PaneEnd:
     """Sees to one dead process until its session is let go."""
 
-    __slots__ = ("_began", "_child", "_loop", "_step", "_tmux", "_worker")
+    __slots__ = (
+        "_began",
+        "_child",
+        "_grew",
+        "_loop",
+        "_orphan_until",
+        "_size",
+        "_step",
+        "_tmux",
+        "_worker",
+    )
 
     def __init__(self, tmux: Tmux, worker: Worker, child: Child) -> None:
         self._tmux = tmux
         self._worker = worker
         self._loop = worker.loop
         self._child = child
-        self._began = time.monotonic()
+        self._began = self._grew = time.monotonic()
+        self._orphan_until = 0.0  # by then somebody has reaped it, once its parent was ended
+        self._size = 0
         self._step = _SOON
 
-    @property
-    def _id(self) -> str:
-        return self._child.record.pane or "%"
+    def begin(self) -> None:
+        self._worker.release_terminal(self._child)
+        self._look()
 
-    def look(self) -> None:
-        about = ["display-message", "-p", "-t", self._id, Pane.FORM, ";"]
-        self._tmux.run([*about, *_tmux.capture(self._id)], self._looked, _PATIENCE)
+    def _look(self) -> None:
+        record = self._child.record
+        form = Pane.FORM + _tmux.is_ours(record.handle)
+        about = ["display-message", "-p", "-t", record.pane or "%", form, ";"]
+        self._tmux.run([*about, *_tmux.capture(record)], self._looked, _PATIENCE)
 
     def _again(self) -> None:
-        self._loop.after(self._step, self.look)
+        self._loop.after(self._step, self._look)
         self._step = min(self._step * 1.5, _LATEST)
 
     def _looked(self, code: int, said: bytes) -> None:
@@ -99,11 +154,11 @@ class PaneEnd:
             pane = Pane(about) if code == 0 else None
         except ValueError:
             pane = None
-        if pane is not None and pane.pid == self._child.record.pid:
+        if pane is not None and pane.ours:
             self._found(pane, screen)
         elif code == 0 or any(word in said for word in _GONE):
             self._tmux.bereaved(self._child)
-            self._settle_when_quiet()
+            self._end_parent(self._settle_when_quiet)
         else:
             # It did not answer, or could not be run. It will be there, and its pane, later.
             if self._child.death_known:
@@ -112,27 +167,55 @@ class PaneEnd:
 
     def _found(self, pane: Pane, screen: bytes) -> None:
         child = self._child
-        if not child.death_known and (note := pane.exit_note()):
-            self._worker.note_exit(child, note)
-        overdue = time.monotonic() - self._began > _PATIENCE
-        if not pane.dead or not (pane.reaped or (overdue and child.death_known)):
-            # tmux has not noticed yet, or has not passed on all of the output; or it has missed
-            # the signal (3.3a does, for one in ten that are killed), so it gets another.
-            self._tmux.nudge(child.record.handle)
-            self._again()
-        elif any(pump.blocked for pump in child.pumps):
+        if any(pump.blocked for pump in child.pumps):
             self._again()  # there is more in its pipe than the disk can take
-        else:
+        elif pane.dead:
             self._save_screen(screen)
-            self._let_go(pane.attached)
+            self._end_parent(lambda: self._let_go(pane.attached))
+        elif self._is_held_up():
+            self._end_parent(self._nudge)
+        else:
+            self._again()
+
+    def _nudge(self) -> None:
+        """tmux may have missed the end of the parent."""
+        self._tmux.nudge(self._child.record.handle)
+        self._again()
+
+    def _is_held_up(self) -> bool:
+        """Whether something else has its terminal open, so that tmux goes on reading."""
+        now, size = time.monotonic(), self._log_size()
+        if size != self._size:
+            self._size, self._grew = size, now
+        quiet = now - self._grew
+        if quiet < _HELD_UP and now - self._began < _PATIENCE:
+            return False
+        return quiet >= _PATIENCE or bool(leftovers(self._child))
+
+    def _end_parent(self, then: Callable[[], None]) -> None:
+        """Go on when it is known how the process ended, or nobody can know any more."""
+        child = self._child
+        end_parent(child.held.pid, child.record.handle)
+        self._orphan_until = time.monotonic() + _PATIENCE
+        self._find_out(then)
+
+    def _find_out(self, then: Callable[[], None]) -> None:
+        child = self._child
+        if child.note is None and child.held.pidfd >= 0 and not child.death_known:
+            note = _note(child.held)
+            if note is not None:
+                self._worker.note_exit(child, note)
+            elif time.monotonic() < self._orphan_until:
+                self._loop.after(_SOON, lambda: self._find_out(then))
+                return
+        then()
 
     def _save_screen(self, screen: bytes) -> None:
         record = self._child.record
         try:
             size = _tmux.Captured(screen).size
             if size != record.size:
-                writers = self._child.writers
-                record.resized(writers[0].size if writers else 0, *size)
+                record.resized(self._log_size(), *size)
             replace_private(self._worker.home.screen(record.handle), screen)
         except (OSError, ValueError) as error:
             say(f"{record.handle}: its screen cannot be saved: {error}")
@@ -151,21 +234,36 @@ class PaneEnd:
             else:
                 child.when_hung_up = self._settle
                 self._loop.after(_PATIENCE, self._settle)
-        let_go = f"set-option -t {self._id} destroy-unattached on"
-        self._tmux.run(_tmux.if_ours(self._id, child.record.pid or 0, let_go), told)
+        pane = child.record.pane
+        shown = f"set-option -p -t {pane} {_tmux.ENDED} '{self._how()}'"
+        let_go = f"{shown} ; set-option -t {pane} destroy-unattached on"
+        self._tmux.run(_tmux.if_ours(child.record, let_go), told)
+
+    def _how(self) -> str:
+        """For a person who looks at its last screen."""
+        child = self._child
+        note = child.note or self._worker.store.read_exit(child.record.handle) or child.death_note()
+        if note is None or not note.known:
+            return "nobody knows how"
+        return note.signal or f"exit code {note.code}"
+
+    def _log_size(self) -> int:
+        return self._child.writers[0].size if self._child.writers else 0
 
     def _settle_when_quiet(self, before: int = -1) -> None:
         """Settle once nothing more comes through its pipe, for lack of better evidence."""
-        child = self._child
-        size = child.writers[0].size if child.writers else 0
+        size = self._log_size()
         if size == before:
             self._settle()
-        elif child.note is None:
+        elif self._child.note is None:
             self._loop.after(_QUIET, lambda: self._settle_when_quiet(size))
 
     def _settle(self) -> None:
         child = self._child
         child.when_hung_up = None
+        if child.note is None and time.monotonic() < self._orphan_until and not _reap(child.held):
+            self._loop.after(_SOON, self._settle)
+            return
         self._tmux.forget(child.record.handle)
         if child.note is None:
             child.settle_strange()

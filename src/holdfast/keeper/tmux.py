@@ -1,14 +1,18 @@
 """Processes in tmux: a pane of the home's private server, piped into the process's FIFO.
 
 DESIGN. The server holds the terminals, so they survive both halves of the keeper. A pane runs
-`pane.py`, which asks for its command over our socket and becomes it: its pid is the process's, and
-the kernel tells us of its end as of any other's. `remain-on-exit` keeps a dead pane, and in it the
-exit code, for the case that no keeper was there to see.
+`pane.py`, of which a child asks for its command over our socket and becomes it: its pid is the
+process's, and the kernel tells us of its end as of any other's. Its parent stays and never reaps
+it, so how it ended is still to be seen when no keeper was there. `remain-on-exit` keeps the pane.
+
+While the process runs we have its terminal open. Else tmux would hang up on a program that closes
+it before it exits, as many do, and that would be how it ended.
 
 Start: record written; FIFO made; session made and piped by one tmux command; the pane asks, is
 answered, writes a file that says so, and its connection ends when it becomes the command; record
 written with the pid. A worker killed before the answer leaves a pane that ends by itself, and a
-record with neither pid nor such a file: it never was. Killed after it, the pane has the pid.
+record with neither pid nor such a file: it never was. Killed after it, the process is the child of
+what the pane runs.
 
 End: see `pane_end`.
 """
@@ -25,11 +29,12 @@ from .. import _kernel, _tmux
 from .._errors import HoldfastError, SpawnError
 from .._home import unlink
 from .._model import Record
+from .._tty import open_terminal
 from . import launch
 from .guard import Held
 from .journal import say
 from .loop import IN
-from .pane_end import Pane, PaneEnd
+from .pane_end import Pane, PaneEnd, end_parent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,10 +57,11 @@ _TRIES = 5
 _SERVER_GOING = (b"server exited", b"lost server", b"no server running", b"error connecting")
 _HISTORY = 5000
 _BEREAVED = "its tmux server or session was ended from outside, and its terminal with it"
+_UNSEEN = "it ended while no keeper ran: the time of its end is when the next one saw it"
 _TERMINFO = ("/etc/terminfo", "/lib/terminfo", "/usr/lib/terminfo", "/usr/share/terminfo")
 # For people: whose terminal this is, and when it has ended, how they leave it.
-_HOW = "#{?pane_dead_signal,signal #{pane_dead_signal},exit code #{pane_dead_status}}"
-_STATUS = "#{?pane_dead, ended (" + _HOW + ")#, C-b d leaves ,[#{session_name}] }"
+_HOW = "#{?" + _tmux.ENDED + ", (#{" + _tmux.ENDED + "}),}"
+_STATUS = "#{?pane_dead, ended" + _HOW + "#, C-b d leaves ,[#{session_name}] }"
 
 
 class Start:
@@ -72,15 +78,16 @@ class Start:
         "pid",
         "pidfd",
         "tty",
+        "terminal",
         "failure",
         "timer",
         "waiting",
         "token",
     )
 
-    def __init__(self, record: Record, program: str, spec: dict[str, Any]) -> None:
+    def __init__(self, record: Record, spec: dict[str, Any]) -> None:
         self.record = record
-        self.program = program  # tmux itself
+        self.program = str(spec["program"])
         self.spec: dict[str, Any] | None = spec  # what the pane asks for, once
         self.reader = -1
         self.tries = 0
@@ -89,6 +96,7 @@ class Start:
         self.pid = 0
         self.pidfd = -1
         self.tty: str | None = None
+        self.terminal = -1
         self.failure: HoldfastError | None = None
         self.timer: Timer | None = None
         self.waiting: list[Started] = []
@@ -111,7 +119,7 @@ class Tmux:
     def start(self, record: Record, program: str, spec: dict[str, Any], done: Started) -> None:
         """Begin; `done` gets the child, or why there is none and nothing left of it."""
         self._program = program
-        start = Start(record, program, spec)
+        start = Start(record, spec)
         start.waiting.append(done)
         try:
             fifo = self._home.fifo(record.handle)
@@ -147,6 +155,7 @@ class Tmux:
             ["set-option", "-g", "status-left-length", "60"],
             ["set-option", "-g", "status-left", _STATUS],
             ["new-session", "-d", "-s", session, *told, *sized, "--", *asks],
+            _tmux.mark(record.handle),
             ["pipe-pane", "-t", name, f"test -p {fifo} && exec cat 1<>{fifo}"],
         ]
         arguments: list[str] = []
@@ -204,6 +213,7 @@ class Tmux:
         try:
             start.pidfd = os.pidfd_open(start.pid)  # now, while it is surely the one
             start.tty = os.readlink(f"/proc/{start.pid}/fd/0")
+            start.terminal = open_terminal(start.tty)
         except OSError as error:
             self._fail(start, SpawnError(f"its pane cannot be held on to: {error.strerror}"))
             return
@@ -236,7 +246,7 @@ class Tmux:
         del self.starts[record.handle]
         if start.timer is not None:
             start.timer.cancel()
-        held = Held(start.pid, start.pidfd, out=start.reader)
+        held = Held(start.pid, start.pidfd, out=start.reader, tty=start.terminal)
         record.pid = start.pid
         record.start_time = _kernel.start_time(start.pid)
         record.tty = start.tty
@@ -270,11 +280,11 @@ class Tmux:
         if start.pane is not None:
             start.pane.pane = None
             start.pane.close()
-        for fd in (start.reader, start.pidfd):
+        for fd in (start.reader, start.pidfd, start.terminal):
             if fd >= 0:
                 os.close(fd)
         self._worker.store.delete(handle)
-        self._end_session(start.record)
+        self._end_session(start.record, lambda: end_parent(start.pid, handle))
         for done in start.waiting:
             done(None, error)
 
@@ -325,7 +335,7 @@ class Tmux:
         note = child.death_note()
         if note is not None:
             self._worker.note_exit(child, note)
-        PaneEnd(self, self._worker, child).look()
+        PaneEnd(self, self._worker, child).begin()
 
     def forget(self, handle: str) -> None:
         self._panes.pop(handle, None)
@@ -333,19 +343,25 @@ class Tmux:
     # -- taking up -----------------------------------------------------------------------------
 
     def take_up(self, child: Child) -> None:
-        """After a worker's death: which server it is that holds the pane."""
+        """After a worker's death, or a keeper's."""
+        if self._worker.guard.fresh and child.held.pidfd >= 0 and child.exited():
+            child.record.notes.append(_UNSEEN)
+        self._find_server(child)
+
+    def _find_server(self, child: Child) -> None:
+        """Which server it is that holds the pane."""
 
         def told(code: int, said: bytes) -> None:
             if code == 0:
                 self._watch_server(said.decode("ascii", "replace").strip(), child.record.handle)
             elif code < 0 and child.note is None:  # it took too long
-                self._loop.after(_LATER, lambda: self.take_up(child))
+                self._loop.after(_LATER, lambda: self._find_server(child))
 
         self.run(["display-message", "-p", "#{pid}"], told)
 
     def take_up_dead(self, child: Child) -> None:
         """It ended while there was no keeper, or how far its session was let go nobody knows."""
-        PaneEnd(self, self._worker, child).look()
+        PaneEnd(self, self._worker, child).begin()
 
     def begun(self, record: Record) -> bool:
         """A worker died while it started this. True if it came to be; else it is ended.
@@ -359,14 +375,18 @@ class Tmux:
             pane = self._first_pane(record)
             if pane is None:
                 return False
+            found = _child_of(pane.pid)
+            became = found is not None and (
+                found.state == "Z" or _kernel.mark_of(found.pid) == record.handle
+            )
             begun = os.path.exists(self._home.begun(record.handle))
-            if begun and (pane.dead or _kernel.mark_of(pane.pid) == record.handle):
-                record.pid, record.tty, record.pane = pane.pid, pane.tty, pane.id
-                record.start_time = _kernel.start_time(pane.pid)
+            if begun and (became or (found is None and pane.dead)):
+                record.tty, record.pane = pane.tty, pane.id
+                if found is not None:
+                    record.pid, record.start_time = found.pid, found.start_time
                 return True
             if pane.dead:
                 break
-            found = _kernel.stat(pane.pid)
             asleep = asleep + 1 if found is not None and found.state == "S" else 0
             time.sleep(_SOON)
         self._run_now("kill-session", "-t", _tmux.target(record.tmux_session or ""))
@@ -375,7 +395,8 @@ class Tmux:
     def _first_pane(self, record: Record) -> Pane | None:
         """Its own, for nobody can have made another yet."""
         name = _tmux.target(record.tmux_session or "")
-        code, said = self._run_now("list-panes", "-s", "-t", name, "-F", Pane.FORM)
+        form = Pane.FORM + _tmux.is_ours(record.handle)
+        code, said = self._run_now("list-panes", "-s", "-t", name, "-F", form)
         try:
             return Pane(said.splitlines()[0]) if code == 0 else None
         except (ValueError, IndexError):
@@ -389,6 +410,10 @@ class Tmux:
         )
         self._patience = max(0.01, self._patience - (time.monotonic() - began))
         return answer
+
+
+def _child_of(pid: int) -> _kernel.Stat | None:
+    return next((found for found in _kernel.all_processes() if found.parent == pid), None)
 
 
 def _unparsed(argument: str) -> str:
