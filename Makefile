@@ -45,7 +45,7 @@ bench: $(STAMP)
 	$(BIN)/python -m bench $(ARGS)
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	find src tests bench -name __pycache__ -prune -exec rm -rf {} +
 
 $(STAMP): pyproject.toml src/holdfast/_version.py
@@ -53,6 +53,6 @@ $(STAMP): pyproject.toml src/holdfast/_version.py
 
 # What the tests use besides Python: faketime moves their clock, bash is what commands run in,
 # completion is tried in all three shells; tmux holds terminals, and vim, less and
-# node are driven in them.
+# node are driven in them; npm brings the suite that the MCP server is tried with.
 tools:
 	@.ci/setup tools

@@ -505,8 +505,8 @@ def test_an_end_is_told_with_a_later_result_and_only_once(hf: SyncClient, tools:
 # -- which tools are shown -------------------------------------------------------------------------
 
 
-def test_the_four_shell_tools_are_shown_and_all_can_be_called(tools: Toolset) -> None:
-    shown = ["run_command", "bash_output", "kill_shell", "list_shells"]
+def test_the_shell_tools_are_shown_and_all_can_be_called(tools: Toolset) -> None:
+    shown = ["run_command", "bash_output", "kill_shell", "list_shells", "background_agent"]
     assert tools.names == shown
     assert [each["name"] for each in tools.definitions()] == shown
     assert call(tools, "Bash", command="echo hello").text == "hello"

@@ -38,6 +38,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "clear": ("_commands_stop", "empty the logs of processes"),
     "events": ("_commands_events", "show, follow or acknowledge what sessions are to be told"),
     "hook": ("_commands_hook", "wake an agent when what it started has news"),
+    "mcp": ("_commands_mcp", "serve the tools to an agent over MCP"),
     "keeper": ("_commands_keeper", "show, stop or restart the keeper"),
     "config": ("_commands_keeper", "show the settings in force"),
     "doctor": ("_doctor", "check what works on this machine"),
