@@ -171,7 +171,7 @@ def test_watches_are_told_of_in_events(tools: Toolset) -> None:
     name = do("watch", condition="output=WARNING")["watch"]
     do("write", data="\n")
     wait_until(lambda: do("status") and len(told) > 1)
-    assert ["an ERROR" in text for text in told] == [True, False]
+    assert ["Match: an ERROR" in text for text in told] == [True, False]
     assert "Match: WARNING" in told[1]
     assert not do("unwatch", condition=name).is_error
     assert do("watch", condition="nonsense").is_error
