@@ -19,6 +19,7 @@ from ._rows_flow import cap, many_processes, one_process
 from ._rows_keeper import idle, new_worker, ps, weight
 from ._rows_life import burst, exit_to_waiter, start
 from ._rows_logs import echo, large_log
+from ._rows_mcp import server_start, tool_calls
 from ._rows_screen import screen
 from ._rows_search import search
 from ._rows_terminal import key_to_echo, terminal_flow
@@ -48,6 +49,8 @@ ROWS: dict[str, Callable[[Stage], list[Row]]] = {
     "search": search,
     "match": matching_line,
     "wait": waiting_costs,
+    "mcp": server_start,
+    "tools": tool_calls,
     "ps": ps,
     "worker": new_worker,
 }

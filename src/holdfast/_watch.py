@@ -13,28 +13,43 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any, Self
 
-_MODIFY = 0x2
-_ATTRIB = 0x4
+MODIFY = 0x2
+ATTRIB = 0x4
 _MOVED_TO = 0x80
 _CREATE = 0x100
-_DELETE_SELF = 0x400
-_MOVE_SELF = 0x800
-_OVERFLOW = 0x4000
-_IGNORED = 0x8000
+DELETE_SELF = 0x400
+MOVE_SELF = 0x800
+OVERFLOW = 0x4000
+IGNORED = 0x8000
 _MASK_ADD = 0x20000000
 
-_ITSELF = _MODIFY | _ATTRIB | _MOVE_SELF | _DELETE_SELF
+_ITSELF = MODIFY | ATTRIB | MOVE_SELF | DELETE_SELF
 _WITHIN = _CREATE | _MOVED_TO
-_ABOVE = _WITHIN | _MOVE_SELF | _DELETE_SELF
+_ABOVE = _WITHIN | MOVE_SELF | DELETE_SELF
 # After these a name may mean another file. An unlinked file that somebody holds open says so by
 # its attributes alone: its link count changed.
-_SHIFTED = _ATTRIB | _MOVE_SELF | _DELETE_SELF | _IGNORED
+_SHIFTED = ATTRIB | MOVE_SELF | DELETE_SELF | IGNORED
 
 _EVENT = struct.Struct("iIII")
 _READ = 64 << 10
 _SPARES = 4
+
+
+def pending(fd: int | None) -> Iterator[tuple[int, int]]:
+    """What an inotify descriptor has to say, until it is silent: watches and masks."""
+    while fd is not None:
+        try:
+            data = os.read(fd, _READ)
+        except BlockingIOError:
+            return
+        at = 0
+        while at < len(data):
+            watch, mask, _, length = _EVENT.unpack_from(data, at)
+            at += _EVENT.size + length
+            yield watch, mask
 
 
 class Spares:
@@ -143,18 +158,10 @@ class Watch:
         """
         touched: set[int] = set()
         shifted: set[int] = set()
-        while self._fd is not None:
-            try:
-                data = os.read(self._fd, _READ)
-            except BlockingIOError:
-                break
-            at = 0
-            while at < len(data):
-                watch, mask, _, length = _EVENT.unpack_from(data, at)
-                at += _EVENT.size + length
-                touched.add(watch)
-                if mask & (_SHIFTED | _WITHIN | _OVERFLOW):
-                    shifted.add(watch)  # -1 for an overflow
+        for watch, mask in pending(self._fd):
+            touched.add(watch)
+            if mask & (_SHIFTED | _WITHIN | OVERFLOW):
+                shifted.add(watch)  # -1 for an overflow
         return touched, shifted
 
     def _place(self, paths: list[str]) -> None:

@@ -1,24 +1,21 @@
 """Which of many files have grown: one inotify for all of them.
 
 A file that is renamed or removed is given up; whoever wants to know of its successor adds the path
-again. (`holdfast._watch.Watch` follows names by itself, but does not tell which file it was.)
+again. (`holdfast._watch.Watch` follows names by itself, which takes more watches for each.)
 """
 
 from __future__ import annotations
 
 import os
-import struct
 import sys
+
+from .._watch import ATTRIB, DELETE_SELF, IGNORED, MODIFY, MOVE_SELF, OVERFLOW, pending
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_MODIFY = 0x2
-_GONE = 0x4 | 0x800 | 0x400 | 0x8000  # ATTRIB (it was unlinked), MOVE_SELF, DELETE_SELF, IGNORED
-_OVERFLOW = 0x4000
-_EVENT = struct.Struct("iIII")
-_READ = 64 << 10
+_GONE = ATTRIB | MOVE_SELF | DELETE_SELF  # one that is unlinked has a new count of links
 
 
 class Changes:
@@ -47,7 +44,7 @@ class Changes:
             return True
         if self.fd is None:
             return False
-        mask = _MODIFY | _GONE & ~0x8000
+        mask = MODIFY | _GONE
         watch = self._libc.inotify_add_watch(self.fd, os.fsencode(path), mask)
         if watch < 0:
             return False
@@ -64,19 +61,11 @@ class Changes:
         """The files that changed since the last time; None when that was too much to be told."""
         changed: set[str] = set()
         lost = False
-        while self.fd is not None:
-            try:
-                data = os.read(self.fd, _READ)
-            except BlockingIOError:
-                break
-            at = 0
-            while at < len(data):
-                watch, mask, _, length = _EVENT.unpack_from(data, at)
-                at += _EVENT.size + length
-                lost = lost or bool(mask & _OVERFLOW)
-                path = self._paths.get(watch)
-                if path is not None:
-                    changed.add(path)
-                    if mask & _GONE:
-                        self.remove(path)
+        for watch, mask in pending(self.fd):
+            lost = lost or bool(mask & OVERFLOW)
+            path = self._paths.get(watch)
+            if path is not None:
+                changed.add(path)
+                if mask & (_GONE | IGNORED):
+                    self.remove(path)
         return None if lost else changed
