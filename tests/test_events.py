@@ -16,7 +16,9 @@ import pytest
 
 from holdfast import BadRequest, Event, NotFound, SyncClient, WaitTimeout, connect
 from holdfast._home import Home
+from holdfast._link import run
 from holdfast._outbox import LIMIT, OutboxWriter, read_events
+from holdfast._start import keeper_holds
 from holdfast._sync import open_client
 from holdfast.testing import wait_until
 
@@ -638,3 +640,30 @@ def test_ends_that_were_written_down_late_are_all_told(quiet: Home) -> None:
         client = open_client(quiet, session)
         assert [event.exit_code for event in client.events()] == codes
         client.close()
+
+
+def test_a_follower_sees_to_a_keeper_when_both_halves_died(
+    hf: SyncClient, gate: Gate, kill_both: Callable[[SyncClient], None]
+) -> None:
+    """Whoever waits for ends is told of them, with the exit code."""
+    process = hf.spawn(f": < {gate.path}; exit 5")
+    kill_both(hf)
+    seen: list[Event] = []
+    thread = threading.Thread(target=lambda: seen.extend(islice(hf.events(follow=True), 1)))
+    thread.start()
+    wait_until(lambda: keeper_holds(hf.home))
+    gate.open()
+    thread.join(60)
+    assert [(event.handle, event.exit_code) for event in seen] == [(process.handle, 5)]
+
+
+def test_a_claim_that_is_asked_again_gets_the_same_answer(hf: SyncClient) -> None:
+    """The keeper died before it could answer: the one that was first is still the first."""
+    hf.spawn("true")
+    (event,) = wait_until(lambda: list(hf.events()))
+    wanted = {"session": "test", "ids": [event.id], "by": "me"}
+    link = hf._client._link
+    assert run(link.call("acknowledge", wanted)) == {"acknowledged": [event.id]}
+    os.kill(hf.keeper_status()["worker"], signal.SIGKILL)
+    assert run(link.call("acknowledge", wanted)) == {"acknowledged": [event.id]}
+    assert run(link.call("acknowledge", {**wanted, "by": "you"})) == {"acknowledged": []}

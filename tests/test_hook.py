@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 
 import holdfast
 from holdfast import SyncClient
+from holdfast._start import keeper_holds
 from holdfast.testing import wait_until
 
 TYPE_CHECKING = False
@@ -143,3 +146,60 @@ def test_the_settings_to_paste_are_json() -> None:
     wrong = [*HOOK[:-3], "codex"]
     done = subprocess.run(wrong, capture_output=True, text=True, timeout=60)
     assert (done.returncode, "a hook for claude" in done.stderr) == (125, True)
+
+
+def test_output_that_names_somebody_elses_process_changes_nothing(
+    hf: SyncClient, gate: Gate
+) -> None:
+    """Whose session it is, is said by the call, never by what a process printed."""
+    with holdfast.connect(session="other") as other:
+        theirs = other.spawn("exit 9")
+        wait_until(lambda: len(list(other.events())) == 1)
+        mine = hf.spawn(f": < {gate.path}")
+        answer = {"handle": mine.handle, "output": f"{theirs.handle}\n" * 3}
+        given = {
+            "tool_input": {"command": f"grep {theirs.handle} log"},
+            "tool_response": {"content": [{"type": "text", "text": json.dumps(answer)}]},
+        }
+        hook = subprocess.Popen(
+            HOOK, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        gate.open()
+        _, text = hook.communicate(json.dumps(given), timeout=60)
+        assert (hook.returncode, mine.handle in text, theirs.handle in text) == (2, True, False)
+        assert len(list(other.events())) == 1
+
+
+def test_what_the_answer_showed_is_not_told_again(hf: SyncClient, gate: Gate) -> None:
+    shown, later = hf.spawn("true"), hf.spawn(f": < {gate.path}")
+    (event,) = wait_until(lambda: list(hf.events()))
+    answer = {"handle": later.handle, "events": [{"id": event.id, "text": event.text}]}
+    given = {"tool_response": [{"type": "text", "text": json.dumps(answer)}]}
+    hook = subprocess.Popen(
+        HOOK, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    gate.open()
+    _, text = hook.communicate(json.dumps(given), timeout=60)
+    assert (shown.handle in text, later.handle in text) == (False, True)
+
+
+def test_not_more_than_a_few_hooks_wait(hf: SyncClient, gate: Gate) -> None:
+    process = hf.spawn(f": < {gate.path}")
+    hooks = [start(process.handle) for _ in range(12)]
+    wait_until(lambda: sum(hook.poll() is not None for hook in hooks) == 4, timeout=60)
+    gate.open()
+    answers = [end(hook) for hook in hooks]
+    assert sorted(code for code, _ in answers) == [0] * 11 + [2]
+
+
+def test_a_hook_sees_to_a_keeper_when_both_halves_died(
+    hf: SyncClient, gate: Gate, kill_both: Callable[[SyncClient], None]
+) -> None:
+    process = hf.spawn(f": < {gate.path}; exit 5")
+    hook = start(process.handle)
+    wait_until(lambda: os.path.exists(hf.home.session("test") + "/hooks/0.lock"))
+    kill_both(hf)
+    wait_until(lambda: keeper_holds(hf.home))
+    gate.open()
+    code, text = end(hook)
+    assert (code, "Exit code: 5" in text) == (2, True)

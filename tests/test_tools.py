@@ -9,6 +9,7 @@ import pytest
 
 import holdfast
 from holdfast import BadRequest, NotFound, SyncClient, Toolset
+from holdfast._link import run
 from holdfast.testing import wait_until
 from holdfast.tools import DIALECTS
 from holdfast.tools._schema import check, object_schema
@@ -217,7 +218,8 @@ def test_a_cancelled_call_leaves_the_process_alone(home: str, gate: Gate) -> Non
 def test_results_are_json_and_say_what_went_wrong(hf: SyncClient) -> None:
     tools = toolset(hf, "native")
     missing = call(tools, "process", action="status", handle="proc-" + "x" * 16)
-    assert json.loads(missing.text) == {"error": str(missing.error), "code": "not_found"}
+    said = json.loads(missing.text)
+    assert (said["code"], "action list shows" in said["error"]) == ("not_found", True)
     assert isinstance(missing.error, NotFound)
     nowhere = call(tools, "spawn_process", command="true", workdir="/no/such/place")
     assert nowhere["code"] == "bad_directory"
@@ -275,3 +277,65 @@ def test_secrets_in_the_environment_are_in_no_result(hf: SyncClient) -> None:
         more = {} if action == "list" else {"handle": started["handle"]}
         shown += call(tools, "process", action=action, **more).text
     assert secret not in shown
+
+
+def test_parallel_calls_show_an_event_once(home: str) -> None:
+    """While one call acknowledges what was shown, another must not show it again."""
+
+    async def main() -> None:
+        async with holdfast.connect(session="test") as hf:
+            tools = Toolset(hf)
+            for _ in range(10):
+                process = await hf.spawn("true")
+                while not [event async for event in hf.events() if event.type == "end"]:
+                    await asyncio.sleep(0.005)
+                shown: list[str] = []
+                for _ in range(3):
+                    results = await asyncio.gather(
+                        *(tools.call("process", {"action": "list"}) for _ in range(6))
+                    )
+                    shown += [e["id"] for each in results for e in each.get("events", [])]
+                assert shown == [f"{process.handle}:end"]
+
+    asyncio.run(main())
+
+
+def test_a_flood_of_events_comes_in_parts(hf: SyncClient) -> None:
+    """Each once, a few with each result, and a word about how many are left."""
+    for _ in range(25):
+        hf.spawn("seq 1000", max_running=100)
+    wait_until(lambda: len(list(hf.events())) == 25)
+    tools = toolset(hf, "native")
+    seen: list[str] = []
+    for _ in range(10):
+        result = call(tools, "process", action="usage", handle="proc-" + "x" * 16)
+        assert len(result.text) < 30_000
+        told = result.get("events", [])
+        seen += [event["id"] for event in told if event["type"] == "end"]
+        if told and told[-1]["type"] == "more":
+            assert "more events" in told[-1]["text"]
+    assert len(seen) == len(set(seen)) == 25
+
+
+def test_absurd_arguments_are_answered(hf: SyncClient) -> None:
+    tools = toolset(hf, "native")
+    for name, arguments in (
+        ("process", "[" * 100_000),
+        ("spawn_process", {"command": "true", "yield_ms": 10**400}),
+        ("spawn_process", {"command": "true", "timeout_seconds": 1e300}),
+        ("wait_for", {"timeout_seconds": float("inf")}),
+    ):
+        assert run(tools.call(name, arguments)).is_error
+    assert hf.list() == []
+    handle = call(tools, "spawn_process", command="sleep 0.1")["handle"]
+    odd = call(tools, "wait_for", handles=[handle], conditions=["file=\ud800", "output=\ud800"])
+    assert odd.is_error
+
+
+def test_options_and_clients_that_do_not_fit_are_named(hf: SyncClient) -> None:
+    with pytest.raises(BadRequest, match="dialect native has no option 'foo'; it takes none"):
+        toolset(hf, "native", foo=1)
+    with pytest.raises(BadRequest, match=r"no option 'foo'; it takes .*max_running"):
+        toolset(hf, "codex", foo=1)
+    with pytest.raises(BadRequest, match="SyncToolset takes a SyncClient"):
+        Toolset(hf)  # type: ignore[arg-type]

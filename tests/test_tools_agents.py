@@ -36,6 +36,11 @@ def test_an_agent_is_registered_read_and_done(tools: Toolset, tmp_path: Path) ->
     assert agent(tools, "output", id="review-1")["output"] == "(no output yet)"
     output.write_text("fine\n")
     assert agent(tools, "output", id="review-1") == {"status": "running", "output": "fine\n"}
+    output.write_text("\N{EURO SIGN}" * 5000)
+    cut = agent(tools, "output", id="review-1")
+    assert cut["output"] == "\N{EURO SIGN}" * 3333
+    assert cut["note"] == "the first 5001 bytes are left out; they are in outputFile"
+    assert cut["outputFile"] == str(output)
     output.unlink()
     output.mkdir()
     assert agent(tools, "output", id="review-1")["output"] == "(failed to read output file)"

@@ -160,7 +160,7 @@ def test_criterion_tmux_is_the_default_for_what_runs_in_the_background(tools: To
 def test_criterion_everything_works_without_tmux(
     tools: Toolset, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Degraded as Duragent's document says: no capture and no keys, and an error that says what to do."""
+    """Degraded, as its document says: no capture, no keys, and an error that says what to do."""
     for name in ("sh", "bash", "cat", "sleep"):
         (tmp_path / name).symlink_to(f"/bin/{name}")
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
 
 import pytest
 
 from holdfast import SyncClient, Toolset
+from holdfast._outbox import read_events
 from holdfast.testing import wait_until
 
 TYPE_CHECKING = False
@@ -150,6 +153,28 @@ def test_groups_are_listed_gathered_and_killed_together(tools: Toolset, gate: Ga
     killed = act(tools, "kill", group="web")["killed"]
     assert [(each["handle"], each["status"]) for each in killed] == [(web, "killed")]
     assert "needs 'handle' or 'group'" in act(tools, "kill")["error"]
+
+
+def test_a_group_whose_ends_were_shown_is_not_told_of_again(tools: Toolset, hf: SyncClient) -> None:
+    """Neither by the wait for all of it nor by the kill, though the keeper hears of it later."""
+    quick = [spawn(tools, f"exit {n}", group="checks") for n in range(2)]
+    act(tools, "gather", group="checks")
+    wait_until(lambda: "group" in [event.type for event in read_events(hf.home, "test")])
+    worker = hf.keeper_status()["worker"]
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        waited = call(tools, "wait_for", group="checks", all=True)
+    finally:
+        os.kill(worker, signal.SIGCONT)
+    assert sorted(waited["ended"]) == sorted(quick)
+    assert "events" not in waited
+    for _ in range(3):
+        spawn(tools, "exec sleep 1000", group="web")
+    act(tools, "gather", group="web")
+    killed = act(tools, "kill", group="web")
+    assert [each["status"] for each in killed["killed"]] == ["killed"] * 3
+    assert "events" not in killed
+    assert events(tools) == []
 
 
 def test_watches_are_told_of_in_events(tools: Toolset) -> None:

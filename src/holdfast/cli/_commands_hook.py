@@ -9,13 +9,14 @@ event. A moment passes before, in which a call that waits for that very end ackn
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
 import time
 
 from holdfast._errors import HoldfastError
-from holdfast._home import Home
+from holdfast._home import Home, make_private_directory, open_private
 from holdfast._link import run
 from holdfast._watch import Watch
 
@@ -33,13 +34,22 @@ if TYPE_CHECKING:
 
 WAKE = 2  # the exit code that makes Claude Code show our stderr to the agent
 _HANDLE = re.compile(r"proc-[a-z0-9]{16,64}")
+# Where our tools, in their dialects, say which process they speak of; and what holds answers.
+_NAMES = frozenset(
+    {"handle", "handles", "id", "sessionId", "session_id", "process_id", "job_id", "members"}
+    | {"bash_id", "shell_id", "task_id", "backgroundTaskId"}
+)
+_WITHIN = frozenset(("content", "structuredContent", "structured_content", "result", "processes"))
 _MOST_INPUT = 16 << 20
-_LOOK_AGAIN = 5.0
+_DEPTH = 8
+_HEAD = 300
+_HOOKS = 8
+_LOOK_AGAIN = 1.0  # for a keeper that died while nobody else looked
 _SETTINGS = """{
   "hooks": {
     "PostToolUse": [
       {
-        "matcher": "mcp__holdfast__.*",
+        "matcher": "mcp__holdfast__.*|Bash",
         "hooks": [
           {
             "type": "command",
@@ -83,16 +93,23 @@ def do_hook(args: Namespace) -> int:
     if args.timeout is not None:
         deadline = time.monotonic() + duration(args.timeout, "--timeout")
     home = Home.locate()
-    session = args.session or _session_of(home, _given())
+    given = _Given(_read_stdin() if args.session is None or not sys.stdin.isatty() else "")
+    session = args.session or _session_of(home, given.handles)
     if session is None:
         return 0  # the call was about no process of ours
+    place = _take_place(home, session)
+    if place is None:
+        return 0  # enough others wait for the same
     from holdfast._sync import open_client
 
     client = open_client(home, session)
     try:
+        shown = [event for event in client.events() if event.id in given.events]
+        client.acknowledge(*shown)  # they were in the very answer that we are called after
         events = _news(client, session, settle, deadline)
     finally:
         client.close()
+        os.close(place)
     if not events:
         return 0
     text = "\n\n".join(_render.safe_lines(event.text) for event in events)
@@ -100,20 +117,89 @@ def do_hook(args: Namespace) -> int:
     return WAKE
 
 
-def _given() -> str:
+def _read_stdin() -> str:
     return os.fsdecode(sys.stdin.buffer.read(_MOST_INPUT)) if sys.stdin is not None else ""
 
 
-def _session_of(home: Home, text: str) -> str | None:
-    """The session of the last handle in what the hook was told that is one of ours."""
+class _Given:
+    """What the hook was told of the call: whose handles it was about, and what events it showed.
+
+    Handles are taken from where our tools put them, never from output: what a process prints may
+    name anybody's.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.handles: list[str] = []
+        self.events: set[str] = set()
+        try:
+            data = json.loads(text)
+        except (ValueError, RecursionError):
+            return
+        if isinstance(data, dict):
+            for key in ("tool_input", "tool_response"):
+                self._look(data.get(key), 0)
+
+    def _look(self, value: object, depth: int) -> None:
+        if depth > _DEPTH:
+            return
+        if isinstance(value, list):
+            for each in value:
+                self._look(each, depth + 1)
+        elif isinstance(value, dict):
+            for key, each in value.items():
+                if key in _NAMES:
+                    self._take(each)
+                elif key == "events" and isinstance(each, list):
+                    self.events.update(str(e.get("id")) for e in each if isinstance(e, dict))
+                elif key == "text" and isinstance(each, str):
+                    self._look_at_text(each, depth)
+                elif key in _WITHIN:
+                    self._look(each, depth + 1)
+                elif key == "stdout":  # of `holdfast run -d` in a shell
+                    self._take(str(each).strip())
+        elif isinstance(value, str):
+            self._look_at_text(value, depth)
+
+    def _look_at_text(self, text: str, depth: int) -> None:
+        """An answer: JSON, or the words of a dialect, which begin with whom they speak of."""
+        try:
+            self._look(json.loads(text), depth + 1)
+        except (ValueError, RecursionError):
+            self.handles += _HANDLE.findall(text[:_HEAD])
+
+    def _take(self, value: object) -> None:
+        for each in value if isinstance(value, list) else [value]:
+            if isinstance(each, str) and _HANDLE.fullmatch(each):
+                self.handles.append(each)
+
+
+def _session_of(home: Home, handles: list[str]) -> str | None:
     from holdfast._store import Store
 
     store = Store(home)
-    for handle in reversed(_HANDLE.findall(text)):
+    for handle in reversed(handles):
         try:
             return store.load(handle).session
         except HoldfastError:
             continue
+    return None
+
+
+def _take_place(home: Home, session: str) -> int | None:
+    """A lock that is held while a hook waits: there are a few for each session."""
+    import fcntl
+
+    directory = home.session(session) + "/hooks"
+    for path in (home.session(session), directory):
+        make_private_directory(path)
+    for number in range(_HOOKS):
+        fd = open_private(f"{directory}/{number}.lock", os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(fd)
+        else:
+            return fd
     return None
 
 

@@ -11,9 +11,11 @@ told of yet comes along with the next answer, whatever it was that was asked.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 
+from .._client import Client
 from .._errors import BadRequest, HoldfastError
 from .._link import run
 from ._schema import check
@@ -23,7 +25,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .._client import Client
     from .._model import Event
     from .._sync import SyncClient
     from ._adoption import Adoption
@@ -44,6 +45,9 @@ DIALECTS = {
     "hermes": ("hermes", "Hermes"),
 }
 STYLES = ("anthropic", "openai", "mcp")
+# Of the unread events, so many at a time: a model's context is not for floods.
+_EVENTS = 10
+_EVENT_CHARACTERS = 20_000
 
 
 class Toolset:
@@ -57,8 +61,13 @@ class Toolset:
     def __init__(
         self, client: Client, dialect: str = "native", *, adoption: bool = False, **options: Any
     ) -> None:
+        if not isinstance(client, Client):
+            raise BadRequest(
+                "a Toolset needs a Client, from `async with connect()`; SyncToolset takes a "
+                "SyncClient"
+            )
         self.client = client
-        self.dialect = load_dialect(dialect)(client, **options)
+        self.dialect = _made(load_dialect(dialect), client, options)
         self._tools: dict[str, Tool] = {tool.name: tool for tool in self.dialect.tools()}
         self._adoption: Adoption | None = None
         if adoption:
@@ -67,6 +76,7 @@ class Toolset:
             self._adoption = Adoption(client)
             self._tools["adopt"] = self._adoption.tool()
         self._shown: dict[str, Event] = {}  # in an answer, and not acknowledged yet
+        self._acknowledging: set[str] = set()  # of those
         self._leased = self.dialect.lease_grace is None
 
     def __repr__(self) -> str:
@@ -116,9 +126,10 @@ class Toolset:
             answer = self.dialect.failure(error, name, given)
             text = answer.text if isinstance(answer, Reply) else None
             result = Result(answer, text=text, error=error)
-        if self._adoption is not None:
-            await self._adoption.tell(result)
-        await self._add_events(result)
+        with contextlib.suppress(HoldfastError):  # it comes with a later answer then
+            if self._adoption is not None:
+                await self._adoption.tell(result)
+            await self._add_events(result)
         return result
 
     def _named(self, name: str) -> Tool:
@@ -137,15 +148,34 @@ class Toolset:
 
     async def _acknowledge_shown(self) -> None:
         """The model has read what it was shown before, else it would not ask again."""
-        if self._shown:
-            shown, self._shown = self._shown, {}
-            await self.client.acknowledge(*shown.values())
+        read = {id: e for id, e in self._shown.items() if id not in self._acknowledging}
+        if not read:
+            return
+        self._acknowledging |= read.keys()
+        try:
+            await self.client.acknowledge(*read.values())
+            self._shown = {id: e for id, e in self._shown.items() if id not in read}
+        except HoldfastError:
+            return  # the next call tries again
+        finally:
+            self._acknowledging -= read.keys()
 
     async def _add_events(self, result: Result) -> None:
         fresh = [event async for event in self.client.events() if event.id not in self._shown]
-        if fresh:
-            self._shown.update((event.id, event) for event in fresh)
-            result.add_events([_shown(event, self.dialect.notice(event)) for event in fresh])
+        told: list[dict[str, Any]] = []
+        room = _EVENT_CHARACTERS
+        for event in fresh[:_EVENTS]:
+            text = self.dialect.notice(event)
+            room -= len(text)
+            if room < 0 and told:
+                break
+            self._shown[event.id] = event
+            told.append(_shown(event, text))
+        if len(told) < len(fresh):
+            left = len(fresh) - len(told)
+            told.append({"type": "more", "text": f"{left} more events come with the next results"})
+        if told:
+            result.add_events(told)
 
 
 class SyncToolset:
@@ -187,12 +217,31 @@ def load_dialect(name: str) -> type[Dialect]:
     return found
 
 
+def _made(dialect: type[Dialect], client: Client, options: dict[str, Any]) -> Dialect:
+    try:
+        return dialect(client, **options)
+    except TypeError as error:
+        code = dialect.__init__.__code__
+        takes = [
+            name
+            for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+            if name not in ("self", "client")
+        ]
+        odd = [name for name in options if name not in takes]
+        if not odd:
+            raise BadRequest(
+                f"the options of dialect {dialect.name} make no sense: {error}"
+            ) from None
+        its = f"it takes {', '.join(takes)}" if takes else "it takes none"
+        raise BadRequest(f"dialect {dialect.name} has no option {odd[0]!r}; {its}") from None
+
+
 def _parsed(arguments: dict[str, Any] | str | None, name: str) -> object:
     if not isinstance(arguments, str):
         return {} if arguments is None else arguments
     try:
         return json.loads(arguments or "{}")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadRequest(f"the arguments of {name} are no JSON: {error}") from None
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     Answer = dict[str, Any]
 
+_OUTPUT = 10_000  # bytes
 _ACTIONS = ("list", "status", "output", "stop", "register", "done")
 
 
@@ -54,7 +55,12 @@ class AgentTool:
             return _shown(agent.record)
         agent = await self._client.agent(id)
         if action == "output":
-            return {"status": agent.status, "output": await agent.output(10_000)}
+            text, left_out = await agent._output(_OUTPUT)
+            shown: Answer = {"status": agent.status, "output": text}
+            if left_out:
+                shown["note"] = f"the first {left_out} bytes are left out; they are in outputFile"
+                shown["outputFile"] = agent.record.output_file
+            return shown
         if action == "done":
             return _shown(await agent.done(more.get("success", True)))
         if action == "status":

@@ -62,7 +62,7 @@ class Dialect:
 
     async def output(self, process: Process, budget: int = OUTPUT) -> str:
         """All of its output as a model should read it; stderr after stdout where it is separate."""
-        text = (await process.view(budget=budget)).text
+        text = (await process.view(budget=budget, stream="stdout")).text
         if process.record.err_log is not None:
             errors = (await process.view(budget=budget, stream="stderr")).text
             if errors:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     Schema = dict[str, Any]
 
+_LARGEST = 1e15
 _TYPES: dict[str, tuple[str, tuple[type, ...]]] = {
     "string": ("text", (str,)),
     "integer": ("a whole number", (int,)),
@@ -103,6 +104,8 @@ def _check_bounds(value: float, schema: Schema, where: str, tool: str) -> None:
     least, most = schema.get("minimum"), schema.get("maximum")
     if value != value or abs(value) == float("inf"):  # Python's JSON has words for them
         raise BadRequest(f"{where!r} of {tool} is a number, not {value}")
+    if abs(value) > _LARGEST:
+        raise BadRequest(f"{where!r} of {tool} is too large; nothing was done")
     if least is not None and value < least:
         raise BadRequest(f"{where!r} of {tool} is at least {least}, not {value}")
     if most is not None and value > most:

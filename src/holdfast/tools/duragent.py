@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from .. import _tmux
 from .._config import UNSET
-from .._errors import BadRequest
+from .._errors import BadRequest, NotFound, Unsupported
 from ._dialect import OUTPUT, Dialect
 from ._tool import Tool
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from typing import Any
 
+    from .._errors import HoldfastError
     from .._model import Record
     from .._process import Process
     from ._schema import Schema
@@ -108,6 +109,21 @@ class Duragent(Dialect):
                 destroys=True,
             ),
         ]
+
+    def failure(self, error: HoldfastError, tool: str, arguments: dict[str, Any]) -> Answer:
+        """In the words of these tools, where the library speaks of its own."""
+        answer = super().failure(error, tool, arguments)
+        if isinstance(error, NotFound) and error.handle:
+            answer["error"] = (
+                f"no process {error.handle!r} in this session; action list shows those there are"
+            )
+        elif isinstance(error, Unsupported) and "no terminal" in str(error):
+            answer["error"] = (
+                f"{error.handle} has no terminal: use log and write, or start it with tmux true"
+            )
+        elif arguments.get("action") == "search":
+            answer["error"] = str(error).partition("; ")[0]
+        return answer
 
     # -- spawn_process -------------------------------------------------------------------------
 

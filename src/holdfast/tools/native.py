@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from .. import _tmux
 from .._config import UNSET
 from .._cursors import save_cursor
@@ -23,13 +25,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .._client import Client
     from .._process import Process
     from ._schema import Schema
     from ._tool import Call
     from .duragent import Action, Answer
 
 _READER = "tools"
+_GO_ON = re.compile(r"go on with (?:end=\d+|start=)")
 _STRINGS: Schema = {"type": "array", "items": {"type": "string"}}
 
 _SPAWN: dict[str, Schema] = {
@@ -51,7 +53,7 @@ _SPAWN: dict[str, Schema] = {
 }
 _PROCESS: dict[str, Schema] = {
     **PROCESS,
-    "pattern": {"type": "string", "description": "search: a regular expression"},
+    "pattern": {"type": "string", "description": "search: a regex; the last, or from byte on"},
     "size": {"type": "string", "description": "resize: like 120x40"},
     "condition": {"type": "string", "description": "watch: as in spawn_process; unwatch: its name"},
     "group": {"type": "string", "description": "list, kill, gather: a group instead of a handle"},
@@ -61,11 +63,6 @@ _PROCESS: dict[str, Schema] = {
 
 class Native(Duragent):
     name = "native"
-
-    def __init__(self, client: Client) -> None:
-        super().__init__(client)
-        # Where a pattern was found last: a model that waits for it again means the next one.
-        self._found: dict[tuple[str, str], int] = {}
 
     def tools(self) -> list[Tool]:
         return [
@@ -206,13 +203,17 @@ class Native(Duragent):
             save_cursor(home, record.session, _READER, record.handle, stream, view.end)
         return view.text
 
-    async def search(self, handle: Process, pattern: str = "", limit: int = 20) -> Answer:
+    async def search(
+        self, handle: Process, pattern: str = "", limit: int = 20, byte: int | None = None
+    ) -> Answer:
         if not pattern:
             raise BadRequest("action search needs 'pattern', a regular expression")
-        found = await handle.search(pattern, last=limit, budget=OUTPUT)
-        answer: Answer = {"handle": handle.handle, "count": found.count, "output": found.text}
+        first = None if byte is None else limit
+        found = await handle.search(pattern, first=first, last=limit, start=byte, budget=OUTPUT)
+        text, note = map(_as_arguments, (found.text, found.note))
+        answer: Answer = {"handle": handle.handle, "count": found.count, "output": text}
         if not found.complete:
-            answer["note"] = found.note
+            answer["note"] = note
         return answer
 
     async def usage(self, handle: Process) -> Answer:
@@ -282,27 +283,21 @@ class Native(Duragent):
         if not processes:
             where = f"in group {group!r}" if group else "in this session"
             raise BadRequest(f"nothing runs {where}; spawn_process starts something")
-        wanted = [self._since(processes, each) for each in conditions or ["exit"]]
         waited = await call.wait_for(
-            self.client, processes, wanted, all=all, timeout=timeout_seconds
+            self.client, processes, conditions or ["exit"], all=all, timeout=timeout_seconds
         )
-        for met in waited.met:
-            if "offset" in met.detail:
-                self._found[met.handle, met.condition] = met.detail["offset"] + 1
         answer = waited.public()
         if waited.timed_out:
             answer["note"] = "not yet; call again with the same arguments to go on waiting"
         return answer
 
-    def _since(self, processes: list[Process], condition: str) -> object:
-        """Output counts from the start: a model cannot know whether it was printed already."""
-        kind, equals, pattern = condition.partition("=")
-        if kind != "output" or not equals:
-            return condition
-        found = [self._found.get((process.handle, condition)) for process in processes]
-        if len(found) == 1 and found[0] is not None:
-            return {"output": pattern, "since": found[0]}
-        return {"output": pattern, "since": "start"} if found == [None] * len(found) else condition
+
+def _as_arguments(note: str) -> str:
+    """What a search says about going on, in the words of the tool."""
+    return _GO_ON.sub(
+        lambda found: "go on with byte=" + ("" if found[0].endswith("=") else "0, from the start"),
+        note,
+    )
 
 
 def _texts(env: dict[str, Any] | None) -> dict[str, str] | None:

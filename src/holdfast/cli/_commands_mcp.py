@@ -1,0 +1,122 @@
+"""``mcp``."""
+
+from __future__ import annotations
+
+from ._parser import Usage, duration
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from ._parser import Parser
+
+CLIENTS = ("claude", "codex", "cursor", "vscode", "gemini", "opencode")
+
+
+def options_mcp(parser: Parser) -> None:
+    parser.option("--dialect", metavar="NAME", default="native", help="whose tools (default: ours)")
+    parser.option(
+        "--session", metavar="S", help="always this session (default: a new one per connection)"
+    )
+    parser.option(
+        "--on-exit",
+        metavar="stop|grace",
+        choices=("stop", "grace"),
+        help="what becomes of processes when a client goes: by default they get the grace, and "
+        "stop at once if it says that it is over",
+    )
+    parser.option("--channel", action="store_true", help="push events to Claude Code's channel")
+    parser.option(
+        "--patience", metavar="T", help="longest a call may block (default: by the client)"
+    )
+    parser.option("--http", metavar="HOST:PORT", help="serve HTTP there instead of stdio")
+    parser.option("--token-file", metavar="FILE", help="with --http: the token is in this file")
+    parser.option(
+        "--no-token", action="store_true", help="with --http: none, on a loopback address only"
+    )
+    parser.option(
+        "--allow-host",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="with --http: a name that others reach this machine by; needed for any address that "
+        "is not loopback",
+    )
+    parser.option(
+        "--print-config",
+        metavar="CLIENT",
+        choices=CLIENTS,
+        help=f"print what to paste for {', '.join(CLIENTS)}, and exit",
+    )
+    parser.epilog = (
+        "The MCP client starts this itself: `holdfast mcp --print-config claude` shows how. With "
+        "--http a token is printed at the start, unless HOLDFAST_MCP_TOKEN or --token-file has one."
+    )
+
+
+def do_mcp(args: Namespace) -> int:
+    import gc
+    import os
+
+    from holdfast._client import checked_session
+    from holdfast.tools import load_dialect
+
+    load_dialect(args.dialect)
+    session = checked_session(args.session)
+    patience = None if args.patience is None else duration(args.patience, "--patience")
+    if args.print_config is not None:
+        from holdfast.mcp._configs import config_for
+
+        print(config_for(args.print_config, _options(args)))
+        return 0
+    token = os.environ.pop("HOLDFAST_MCP_TOKEN", None)  # nothing that is started gets it
+    if args.http is None and (args.token_file or args.no_token or args.allow_host):
+        raise Usage("--token-file, --no-token and --allow-host are for --http")
+    gc.disable()  # importing makes no garbage, and looking for it takes a tenth of the time
+    _check_installed()
+    from holdfast.mcp._session import Settings
+
+    settings = Settings(args.dialect, session, args.on_exit, args.channel, patience)
+    if args.http is not None:
+        from holdfast.mcp._http import Address, serve_http
+
+        where = Address.parse(args.http, args.allow_host)
+        return serve_http(settings, where, where.token(token, args.token_file, not args.no_token))
+    if os.isatty(0):
+        from ._render import complain
+
+        complain("this speaks MCP on stdin; --print-config CLIENT shows how an agent starts it")
+    from holdfast.mcp._front import Front, claim
+
+    front = Front(claim(), settings)
+    front.run(_load)
+    from holdfast.mcp._serve import serve_stdio
+
+    return serve_stdio(settings, front)
+
+
+def _load() -> None:
+    import holdfast.mcp._serve  # noqa: F401
+
+
+def _check_installed() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("mcp") is None:
+        from holdfast._errors import Unavailable
+
+        raise Unavailable(
+            "the MCP server needs the package mcp, which is not installed; "
+            "`pip install 'holdfast[mcp]'` brings it"
+        )
+
+
+def _options(args: Namespace) -> list[str]:
+    """What was said besides, as it would be said again."""
+    found: list[str] = []
+    if args.dialect != "native":
+        found += ["--dialect", args.dialect]
+    for name in ("session", "on_exit", "patience"):
+        if getattr(args, name) is not None:
+            found += ["--" + name.replace("_", "-"), getattr(args, name)]
+    return [*found, "--channel"] if args.channel else found

@@ -1,0 +1,303 @@
+"""Serving HTTP: who may ask, who is still there, and how it ends.
+
+DESIGN. Nothing of a request reaches the package before it has passed `Gate`: the right host (a page
+of somebody else's cannot point its own name at us), no foreign origin, the token, JSON. What is
+refused has done nothing.
+
+A client that says DELETE has closed in good order. One that is gone without a word is seen by what
+it has open: an older client keeps a stream, and when neither that nor a request is there any more,
+it is lost after a moment. Clients that keep none open are lost after half an hour without a word.
+Being lost is not final: with its next request a client holds its session again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+import json
+import logging
+import secrets
+import signal
+import socket
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs
+
+import uvicorn
+from mcp.server.transport_security import TransportSecuritySettings
+
+from .._errors import BadRequest
+from ._front import SIGNALS
+from ._serve import leave, settle_memory
+from ._server import MODERN, Hub, build, connection_key
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+    from typing import Any, NoReturn
+
+    from ._server import ToolServer
+    from ._session import Settings
+
+    Message = MutableMapping[str, Any]
+    Receive = Callable[[], Awaitable[Message]]
+    Send = Callable[[Message], Awaitable[None]]
+    App = Callable[[Any, Receive, Send], Awaitable[None]]
+
+_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+_AWAY = 10.0  # without the stream that it had: older clients come back within seconds
+_IDLE = 1800.0
+_PATH = "/mcp"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    host: str
+    port: int
+    names: tuple[str, ...]  # that others may reach us by
+
+    @classmethod
+    def parse(cls, text: str, allowed: list[str]) -> Address:
+        host, _, port = text.rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        if not port.isdecimal() or int(port) > 65535:
+            raise BadRequest(f"--http is HOST:PORT, like 127.0.0.1:8765, not {text!r}")
+        host = "127.0.0.1" if host in ("", "localhost") else host
+        try:
+            loopback = ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            raise BadRequest(f"--http takes an IP address or localhost, not {host!r}") from None
+        if not loopback and not allowed:
+            raise BadRequest(
+                f"{host} can be reached from other machines; if that is wanted, say by which name "
+                "with --allow-host NAME"
+            )
+        return cls(host, int(port), tuple(name.lower() for name in allowed))
+
+    @property
+    def loopback(self) -> bool:
+        return ipaddress.ip_address(self.host).is_loopback
+
+    def token(self, given: str | None, path: str | None, wanted: bool) -> str | None:
+        """The token that clients have to show; a new one is printed, once."""
+        if not wanted:
+            if not self.loopback:
+                raise BadRequest("--no-token is for loopback addresses only")
+            return None
+        if path is not None:
+            with open(path) as file:
+                given = file.read().strip()
+            if not given:
+                raise BadRequest(f"{path} has no token in it; write one there, on one line")
+        if given:
+            return given
+        made = secrets.token_urlsafe(32)
+        print(f"token: {made}", file=sys.stderr, flush=True)
+        return made
+
+    def listen(self) -> socket.socket:
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        # With the protocol named asyncio sets TCP_NODELAY; a call takes 40 ms more without.
+        found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            found.bind((self.host, self.port))
+            found.listen(100)  # before anybody is told the address
+        except OSError as error:
+            found.close()
+            raise BadRequest(
+                f"cannot listen on {self.host}:{self.port}: {error.strerror}; choose another port"
+            ) from None
+        return found
+
+    def hosts(self, port: int) -> frozenset[str]:
+        shown = f"[{self.host}]" if ":" in self.host else self.host
+        names = {*_LOOPBACK, shown, *self.names}
+        return frozenset({*self.names, *(f"{name}:{port}" for name in names)})
+
+
+class Presence:
+    """Whether a client is still there, by its requests under way."""
+
+    __slots__ = ("streamed", "timer", "under_way")
+
+    def __init__(self) -> None:
+        self.under_way = 0
+        self.streamed = False  # it keeps a stream open while it lives
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class Gate:
+    """The application that a request meets first."""
+
+    def __init__(
+        self, inner: App, hub: Hub, hosts: frozenset[str], token: str | None, idle: float = _IDLE
+    ) -> None:
+        self._inner = inner
+        self._hub = hub
+        self._hosts = hosts
+        self._token = token
+        self._idle = idle
+        self._present: dict[str, Presence] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._inner(scope, receive, send)
+            return
+        headers: dict[str, list[str]] = {}
+        for name, value in scope["headers"]:
+            headers.setdefault(name.decode("latin-1"), []).append(value.decode("latin-1"))
+        refusal = self._refusal(scope["method"], headers)
+        if refusal is not None:
+            await _refuse(send, *refusal)
+            return
+        key = self._key(scope, headers)
+        ends = scope["method"] == "DELETE"
+
+        async def watched(message: Message) -> None:
+            if ends and message["type"] == "http.response.start" and message["status"] == 200:
+                await self._hub.ended(key, orderly=True)
+            await send(message)
+
+        with self._there(key, scope["method"]):
+            await self._inner(scope, receive, watched)
+
+    # -- who may ask ---------------------------------------------------------------------------
+
+    def _refusal(self, method: str, headers: dict[str, list[str]]) -> tuple[int, str] | None:
+        hosts = [host.lower() for host in headers.get("host", [])]
+        if len(hosts) != 1 or hosts[0] not in self._hosts:
+            return 421, "this server does not go by that name; see --allow-host"
+        for origin in headers.get("origin", []):
+            scheme, _, host = origin.lower().partition("://")
+            if scheme not in ("http", "https") or host not in self._hosts:
+                return 403, "requests from pages of other origins are refused"
+        if self._token is not None and not self._shown(headers.get("authorization", [])):
+            return 401, "the token is missing or wrong: Authorization: Bearer TOKEN"
+        kind = headers.get("content-type", [""])[0].partition(";")[0].strip().lower()
+        if method == "POST" and kind != "application/json":
+            return 415, "a request is JSON: Content-Type: application/json"
+        return None
+
+    def _shown(self, given: list[str]) -> bool:
+        scheme, _, token = given[0].partition(" ") if len(given) == 1 else ("", "", "")
+        assert self._token is not None
+        right = hmac.compare_digest(token.strip().encode(), self._token.encode())
+        return scheme.lower() == "bearer" and right
+
+    # -- who is there --------------------------------------------------------------------------
+
+    def _key(self, scope: Any, headers: dict[str, list[str]]) -> str:
+        named = parse_qs(scope["query_string"].decode("latin-1")).get("session", [None])[0]
+        modern = headers.get("mcp-protocol-version", [""])[0] >= MODERN
+        id = headers.get("mcp-session-id", [""])[0]
+        return connection_key(None if modern else id, self._hub.settings.session or named)
+
+    @contextmanager
+    def _there(self, key: str, method: str) -> Iterator[None]:
+        presence = self._present.setdefault(key, Presence())
+        presence.under_way += 1
+        presence.streamed |= method == "GET"
+        if presence.timer is not None:
+            presence.timer.cancel()
+        try:
+            yield
+        finally:
+            presence.under_way -= 1
+            if key not in self._hub.connections:
+                self._present.pop(key, None)
+            elif not presence.under_way:
+                after = _AWAY if presence.streamed else self._idle
+                self._later(presence, after, key)
+
+    def _later(self, presence: Presence, seconds: float, key: str) -> None:
+        presence.timer = asyncio.get_running_loop().call_later(seconds, self._lost, key, seconds)
+
+    def _lost(self, key: str, waited: float) -> None:
+        forget = waited >= self._idle
+        task = asyncio.get_running_loop().create_task(self._hub.lost(key, forget=forget))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+        if forget:
+            self._present.pop(key, None)
+        else:
+            self._later(self._present[key], self._idle, key)
+
+
+async def _refuse(send: Send, status: int, text: str) -> None:
+    body = json.dumps({"error": text}).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+class Web(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield  # they are ours
+
+
+def serve_http(
+    settings: Settings,
+    address: Address,
+    token: str | None,
+    make: Callable[[Hub], ToolServer] = build,
+) -> NoReturn:
+    logging.getLogger().addHandler(logging.NullHandler())  # stderr is for the person
+    listening = address.listen()
+    settle_memory()
+    asyncio.run(_serve(settings, address, listening, token, make))
+
+
+async def _serve(
+    settings: Settings,
+    address: Address,
+    listening: socket.socket,
+    token: str | None,
+    make: Callable[[Hub], ToolServer],
+) -> NoReturn:
+    hub = Hub(settings)
+    server = make(hub)
+    port = listening.getsockname()[1]
+    hosts = address.hosts(port)
+    inner = server.streamable_http_app(
+        streamable_http_path=_PATH,
+        transport_security=TransportSecuritySettings(
+            allowed_hosts=sorted(hosts),
+            allowed_origins=[
+                f"{scheme}://{host}" for host in hosts for scheme in ("http", "https")
+            ],
+        ),
+        session_idle_timeout=_IDLE,
+    )
+    config = uvicorn.Config(
+        Gate(inner, hub, hosts, token),
+        log_config=None,
+        log_level="critical",
+        access_log=False,
+        lifespan="on",
+        ws="none",
+        timeout_graceful_shutdown=2,
+    )
+    web = Web(config)
+    loop = asyncio.get_running_loop()
+
+    def stop(number: signal.Signals) -> None:
+        hub.stop()
+        # Not `should_exit`: this one also ends the streams. The answers go out before.
+        loop.call_later(0.2, web.handle_exit, number, None)
+
+    for number in SIGNALS:
+        loop.add_signal_handler(number, stop, number)
+    shown = f"[{address.host}]" if ":" in address.host else address.host
+    print(f"holdfast mcp: http://{shown}:{port}{_PATH}", file=sys.stderr, flush=True)
+    try:
+        await web.serve(sockets=[listening])
+    finally:
+        await hub.close()
+    leave()  # from here: a thread that still looks at something must not keep us

@@ -1,0 +1,26 @@
+"""How long a call may block before its client gives up on it.
+
+A wait that is longer ends before that and says so, and the model calls again. What clients allow is
+from their documentation and public sources; those that are not known get the least.
+"""
+
+from __future__ import annotations
+
+USUAL = 50.0  # most clients give up after a minute
+# By the beginning of the name a client gives itself, in small letters. The longer ones count only
+# for calls that ask for progress: a client that sees some does not take the server for dead.
+_SHORT = {"opencode": 25.0}
+_LONG = {
+    "claude-code": 240.0,  # no limit for stdio, and about five minutes without an answer for HTTP
+    "gemini-cli": 240.0,  # ten minutes
+}
+
+
+def patience_of(client: str | None, progress: bool) -> float:
+    """How many seconds a call of this client may take."""
+    name = (client or "").lower().replace(" ", "-")
+    for table in (_SHORT, _LONG if progress else {}):
+        for prefix, seconds in table.items():
+            if name.startswith(prefix):
+                return seconds
+    return USUAL

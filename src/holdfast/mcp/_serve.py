@@ -1,0 +1,70 @@
+"""Serving on stdio until the client or a signal ends it.
+
+The end of input and a signal are the same: the client is lost, and its session's grace begins. The
+interpreter is not taken down in good order, which takes longer than clients wait before they kill.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from ._front import SIGNALS
+from ._server import Hub, build
+from ._stdio import streams
+
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+    from ._front import Front
+    from ._session import Settings
+
+_PATIENCE = 1.0
+
+
+def serve_stdio(settings: Settings, front: Front) -> NoReturn:
+    settle_memory()
+    asyncio.run(_serve(settings, front))
+
+
+async def _serve(settings: Settings, front: Front) -> NoReturn:
+    hub = Hub(settings)
+    server = build(hub)
+    loop = asyncio.get_running_loop()
+    told = asyncio.Event()
+    for number in SIGNALS:
+        loop.add_signal_handler(number, told.set)
+    stopping = loop.create_task(told.wait())
+    if settings.session is not None:
+        holding = loop.create_task(hub.open("", settings.session).session.hold())
+    async with streams(front) as (read, write):
+        options = server.create_initialization_options()
+        serving = loop.create_task(server.run(read, write, options))
+        await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
+        ended = serving.done()
+        serving.cancel()
+        await asyncio.wait([serving], timeout=_PATIENCE)
+    if settings.session is not None:
+        await asyncio.wait([holding], timeout=_PATIENCE)
+    await hub.close()
+    if ended:
+        serving.result()  # what went wrong, if anything; when told to stop, the package may stumble
+    leave()  # from here: a thread that still looks at something must not keep us
+
+
+def settle_memory() -> None:
+    """What was imported stays: the collector need not look at it, not even once."""
+    gc.freeze()
+    gc.enable()
+
+
+def leave() -> NoReturn:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            pass
+    os._exit(0)
