@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import resource
+import signal
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -10,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import BadRequest, NotFound, SyncClient, connect
+from holdfast import BadRequest, NotFound, StoreError, SyncClient, connect
 from holdfast._home import Home
 from holdfast._sync import open_client
 from holdfast.testing import wait_until
@@ -25,8 +27,9 @@ else:
 AGENT = """
 import sys, holdfast
 with holdfast.connect(session=sys.argv[1], lease_grace="30m") as hf:
-    for command in sys.argv[2:]:
+    for command in sys.argv[3:]:
         print(hf.spawn(command, group="g").handle, flush=True)
+    exec(sys.argv[2])
     print("ready", flush=True)
     sys.stdin.read()
 """
@@ -35,9 +38,9 @@ with holdfast.connect(session=sys.argv[1], lease_grace="30m") as hf:
 class Lost:
     """An agent in a directory that starts processes and is killed with -9."""
 
-    def __init__(self, directory: Path, session: str, *commands: str) -> None:
+    def __init__(self, directory: Path, session: str, *commands: str, then: str = "") -> None:
         self._agent = subprocess.Popen(
-            [sys.executable, "-c", AGENT, session, *commands],
+            [sys.executable, "-c", AGENT, session, then, *commands],
             cwd=directory,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -165,23 +168,136 @@ def test_a_person_and_nobody_can_adopt(home: str, here: Path) -> None:
         person.close()
 
 
+def told(hf: SyncClient) -> list[str]:
+    """What this session is to be told, in words."""
+    return sorted(f"{event.type} {event.agent or event.group}".strip() for event in hf.events())
+
+
+def test_a_session_that_is_used_again_is_another_one(home: str, here: Path) -> None:
+    """What it has after it was adopted stays its own, though the keeper starts anew."""
+    first = Lost(here, "old", "exec sleep 1000").kill()
+    with connect(session="new") as hf:
+        wait_until(lambda: left(hf) == ["old"])
+        hf.adopt("old")
+        with connect(session="old") as back:
+            mine = back.spawn("echo mine; exit 4")
+            agent = back.register_agent("review", "reviewer")
+            wait_until(lambda: told(back) == ["end"])
+            hf.keeper_restart()
+            os.kill(hf.keeper_status()["worker"], signal.SIGKILL)
+            assert agent.done().status == "completed"
+            assert told(back) == ["agent review", "end"]
+            assert [each.handle for each in back.list()] == [mine.handle]
+            assert [each.id for each in back.agents()] == ["review"]
+            assert [each.handle for each in hf.list()] == first.handles
+            assert list(hf.events()) == []
+
+
+def test_a_session_can_be_adopted_again(home: str, here: Path) -> None:
+    """The second time it is what it left then."""
+    with connect(session="new") as hf:
+        lost = []
+        for _ in range(2):
+            lost += Lost(here, "old", "exec sleep 1000").kill().handles
+            wait_until(lambda: left(hf) == ["old"])
+            assert [each.handle for each in hf.adopt("old")] == lost[-1:]
+            assert hf.left_behind() == []
+            assert [each.handle for each in hf.list()] == lost
+        with pytest.raises(NotFound, match="'old'"):
+            hf.adopt("old")
+
+
+LONG = "head -c 8192 /dev/zero | tr '\\0' x; exit 5"
+GATHER = "hf.group('g').gather()"
+
+
+def fill(hf: SyncClient, size: int) -> None:
+    """Nobody of the keeper can write a file that is longer than this, as if the disk were full."""
+    status = hf.keeper_status()
+    for pid in (status["guard"], status["worker"]):
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
+@pytest.mark.parametrize(
+    ("size", "then", "begun"), [(16, "", False), (8192, "", True), (5000, GATHER, True)]
+)
+def test_an_adoption_on_a_full_disk_is_finished_when_it_is_asked_for_again(
+    home: str, here: Path, size: int, then: str, begun: bool
+) -> None:
+    """Nothing happened (it could not be noted), or the rest is done: events, or a gathering."""
+    lost = Lost(here, "old", LONG, "exec sleep 1000")
+    beside = open_client(Home(home), "old")
+    wait_until(lambda: told(beside) == ["end g"])
+    if then:
+        assert beside.group("g").gather() == lost.handles
+    beside.close()
+    lost.kill()
+    with connect(session="new") as hf:
+        wait_until(lambda: left(hf) == ["old"])
+        fill(hf, size)
+        with pytest.raises(StoreError):
+            hf.adopt("old")
+        assert left(hf) == ([] if begun else ["old"])
+        fill(hf, resource.RLIM_INFINITY)
+        assert [each.handle for each in hf.adopt("old")] == lost.handles
+        assert [each.handle for each in hf.list()] == lost.handles
+        if then:
+            hf.get(lost.handles[1]).kill(signal="KILL")
+        assert wait_until(lambda: told(hf)) == ["group g" if then else "end g"]
+        assert not os.path.exists(hf.home.session("old"))
+
+
+def test_a_keeper_starts_on_a_full_disk_and_finishes_the_adoption_later(
+    home: str, here: Path
+) -> None:
+    """By itself, as soon as there is room; until then nobody gets into the old session."""
+    lost = Lost(here, "old", LONG, "exec sleep 1000")
+    beside = open_client(Home(home), "old")
+    wait_until(lambda: told(beside) == ["end g"])
+    beside.close()
+    lost.kill()
+    with connect(session="new") as hf:
+        wait_until(lambda: left(hf) == ["old"])
+        fill(hf, 8192)
+        with pytest.raises(StoreError):
+            hf.adopt("old")
+        os.kill(hf.keeper_status()["worker"], signal.SIGKILL)
+        assert [each.handle for each in hf.list()] == lost.handles
+        with pytest.raises(StoreError, match="taken over by another"):
+            open_client(Home(home), "old").keeper_restart()
+        assert list(hf.events()) == []
+        fill(hf, resource.RLIM_INFINITY)
+        assert wait_until(lambda: told(hf)) == ["end g"]
+        wait_until(lambda: not os.path.exists(hf.home.session("old")))
+        assert [each.handle for each in hf.adopt("old")] == lost.handles
+        with pytest.raises(NotFound, match="'old'"):
+            hf.adopt("old")
+        with connect(session="old") as back:
+            assert back.list() == []
+
+
 @pytest.mark.parametrize("offset", [0, 9])
 def test_a_worker_killed_at_each_step_of_an_adoption(home: str, here: Path, offset: int) -> None:
-    """Taken over once and whole, whenever the worker is killed with -9."""
+    """Taken over once and whole, whenever the worker is killed with -9: a group, an agent too."""
     step, reached, number = offset, True, 0
     with connect(session="new") as hf:
         while reached:
             number += 1
             name = f"old-{number}"
-            lost = Lost(here, name, "exit 5", "exec sleep 1000").kill()
+            then = f"hf.group('g').gather(); hf.register_agent({name!r}, 'reviewer')"
+            lost = Lost(here, name, "exit 5", "exec sleep 1000", then=then).kill()
             wait_until(lambda name=name: [e.events for e in hf.left_behind()] == [1])  # type: ignore[misc]
             worker = hf.keeper_status()["worker"]
             _, reached = killed_at(worker, step, lambda name=name: hf.adopt(name))  # type: ignore[misc]
             assert hf.left_behind() == []
             mine = [process.handle for process in hf.list()]
             assert set(lost.handles) <= set(mine)
-            assert [event.handle for event in hf.events()] == lost.handles[:1]
-            hf.acknowledge(*hf.events())
+            assert told(hf) == [f"agent {name}"]
+            assert {agent.id: agent.status for agent in hf.agents()}[name] == "lost"
             hf.get(lost.handles[1]).kill(signal="KILL")
-            wait_until(lambda: list(hf.events()) == [])
+            assert wait_until(lambda: told(hf)[1:]) == ["group g"]
+            (event,) = [event for event in hf.events() if event.type == "group"]
+            assert [member.handle for member in event.members] == lost.handles
+            hf.acknowledge(*hf.events())
+            assert list(hf.events()) == []
             step += 18

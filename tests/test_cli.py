@@ -17,6 +17,10 @@ import pytest
 
 from holdfast.testing import wait_until
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from tests.conftest import Gate
+
 Beside = Callable[..., "subprocess.Popen[bytes]"]
 HOLDFAST = [sys.executable, "-m", "holdfast"]
 PROMISED = [
@@ -275,6 +279,58 @@ def test_a_foreground_run_leaves_no_event_behind() -> None:
     """Whoever saw the end need not be told of it."""
     cli("run", "--", "true")
     assert json.loads(cli("events", "--json").out) == []
+
+
+def test_run_json_tells_what_a_yield_saw(gate: Gate) -> None:
+    """Whether it was left in the background, and its output so far."""
+    quick = json.loads(cli("run", "--yield", "1m", "--json", "--", "echo done; exit 3").out)
+    assert (quick["backgrounded"], quick["early"]) == (False, "done\n")
+    slow = f"echo begun; : < {gate.path}"
+    left = json.loads(cli("run", "--yield", "1s", "--json", "--", slow).out)
+    assert (left["backgrounded"], left["early"], left["status"]) == (True, "begun\n", "running")
+    gate.open()
+    wait_until(lambda: record(left["handle"])["status"] == "completed")
+    assert [each["handle"] for each in json.loads(cli("events", "--json").out)] == [left["handle"]]
+
+
+def test_what_is_being_stopped_is_not_left_in_the_background(beside: Beside) -> None:
+    """A signal means the process, whatever --yield says."""
+    process = beside(
+        *("run", "--yield", "2s", "--grace", "3s", "--"),
+        "trap 'echo no' TERM; echo up; while :; do sleep 0.1; done",
+    )
+    assert read_line(process) == b"up\n"
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (143, b"")
+    assert b"no\n" in out
+    (found,) = json.loads(cli("ps", "-a", "--json").out)
+    assert found["status"] == "killed"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_run_that_waits_for_the_keeper(
+    beside: Beside, number: signal.Signals
+) -> None:
+    """A keeper that does not answer cannot hold anybody up."""
+    cli("run", "-d", "--", "sleep 1000")
+    worker = json.loads(cli("keeper", "status", "--json").out)["worker"]
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        process = beside("run", "--", "echo hi")
+        wait_until(lambda: _catches(process.pid, signal.SIGTERM))
+        process.send_signal(number)
+        out, err = process.communicate(timeout=30)
+    finally:
+        os.kill(worker, signal.SIGCONT)
+    assert (process.returncode, out) == (128 + number, b"")
+    assert b"the keeper does not answer" in err
+
+
+def _catches(pid: int, number: int) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text()
+    caught = re.search(r"SigCgt:\s*(\w+)", status)
+    return caught is not None and bool(int(caught[1], 16) >> (number - 1) & 1)
 
 
 # -- looking ---------------------------------------------------------------------------------------

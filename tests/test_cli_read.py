@@ -252,3 +252,98 @@ def test_wait_for_says_what_came_to_hold(hf: SyncClient) -> None:
     first = holdfast("wait", ended.handle, "--for", "port=1", "--for", "output=x", "--json")
     assert first.returncode == 1
     assert json.loads(first.stdout)["ended"][ended.handle]["exit_code"] == 3
+
+
+def test_wait_for_says_how_a_process_ended(hf: SyncClient) -> None:
+    """With what was waited for, or before it; then with the last it said."""
+    bad = hf.spawn("seq 1 30; echo >&2 no such thing; exit 3")
+    bad.wait(30)
+    shown = holdfast("wait", bad.handle, "--for", "exit")
+    assert (shown.returncode, shown.stdout) == (0, "exit: failed (exit code 3)\n")
+    first = holdfast("wait", bad.handle, "--for", "port=1")
+    assert (first.returncode, first.stdout) == (1, "")
+    told, *lines = first.stderr.splitlines()
+    assert f"{bad.handle} failed (exit code 3) before that; `holdfast logs {bad.handle}`" in told
+    assert lines == [*(f"  {number}" for number in range(22, 31)), "  no such thing"]
+
+
+def test_wait_for_names_only_those_that_can_still_do_it(hf: SyncClient) -> None:
+    """One that has ended is told of as ended; times have their unit."""
+    ended, running = hf.spawn("exit 3"), hf.spawn("sleep 1000")
+    ended.wait(30)
+    late = holdfast("wait", running.handle, ended.handle, "--for", "output=zzz", "--timeout", "0.2")
+    assert late.returncode == 124
+    told, waiting = late.stderr.splitlines()
+    assert told.startswith(f"holdfast: {ended.handle} failed (exit code 3) before that")
+    assert waiting.endswith(f"after 0.2 s for {running.handle}: output=zzz; wait again")
+    still = holdfast("wait", running.handle, "--timeout", "100ms")
+    assert "still running after 100ms: " in still.stderr
+
+
+def test_conditions_may_be_json(hf: SyncClient) -> None:
+    """With everything that a table can say."""
+    process = hf.spawn("echo Ready; sleep 1000")
+    since = '{"output": "Ready", "since": "start"}'
+    assert holdfast("wait", process.handle, "--for", since).returncode == 0
+    bad = holdfast("wait", process.handle, "--for", '{"output": ')
+    assert bad.returncode == 125
+    assert '--for {"output":  is no JSON' in bad.stderr
+    watch = '{"output": "x", "cooldown": 0, "most": 3}'
+    started = json.loads(holdfast("run", "-d", "--json", "--watch", watch, "--", "true").stdout)
+    assert [(each["cooldown"], each["most"]) for each in started["watches"]] == [(0, 3)]
+
+
+def test_events_show_what_a_watch_saw(hf: SyncClient) -> None:
+    """The condition and the line, not the command that everybody knows."""
+    process = hf.spawn("echo an ERROR here; sleep 1000", watch="output=ERROR")
+    wait_until(lambda: any(event.type == "watch" for event in hf.events()))
+    (row,) = rows("events")
+    assert (row["HANDLE"], row["STATUS"]) == (process.handle, "watch w1")
+    assert row["COMMAND"] == "output=ERROR: an ERROR here"
+
+
+def test_a_separate_stderr_is_read_too(hf: SyncClient) -> None:
+    """By view and by search, unless one of them is named."""
+    process = hf.spawn("echo fine; echo >&2 broken pipe", stderr="separate")
+    process.wait(30)
+    handle = process.handle
+    assert holdfast("view", handle).stdout == "fine\n[stderr]\nbroken pipe\n"
+    assert holdfast("view", handle, "--stream", "stdout").stdout == "fine\n"
+    assert holdfast("view", handle, "--stream", "stderr").stdout == "broken pipe\n"
+    assert process.view().complete
+    shown = holdfast("search", handle, "e$|pipe")
+    assert shown.stdout.splitlines() == [
+        "> fine  [stdout line=0 offset=0]",
+        "--",
+        "> broken pipe  [stderr line=0 offset=0]",
+    ]
+    assert holdfast("search", handle, "pipe", "--stream", "stdout").returncode == 1
+    assert [match.stream for match in process.search("pipe").matches] == ["stderr"]
+    assert process.search("pipe", start=0).count == 0, "a place is one in stdout"
+    both = hf.spawn("echo a; echo >&2 b", stderr="separate", yield_ms=60_000)
+    assert both.early == "a\n[stderr]\nb\n"
+
+
+def test_a_search_goes_on_where_it_stopped(hf: SyncClient) -> None:
+    """With the words of its note."""
+    process = written(hf, "seq 1 100")
+    found = holdfast("search", process.handle, "7", "--first", "1", "-C", "0")
+    assert found.stdout.splitlines() == [
+        "> 7  [line=6 offset=12]",
+        "[stopped at byte 14 of 292; go on with start=14]",
+    ]
+    again = holdfast("search", process.handle, "7", "--first", "1", "-C", "0", "--start", "14")
+    assert again.stdout.startswith("> 17  [line=16 ")
+    ranged = ("--start", "14", "--end", "50")
+    assert holdfast("search", process.handle, "17", *ranged).returncode == 0
+    assert holdfast("search", process.handle, "27", *ranged).returncode == 1
+
+
+def test_what_is_missing_is_named(hf: SyncClient) -> None:
+    """Not what was given."""
+    process = hf.spawn("sleep 1000")
+    assert "holdfast: PATTERN is missing" in holdfast("search", process.handle).stderr
+    assert "holdfast: HANDLE PATTERN is missing" in holdfast("search").stderr
+    both = holdfast("wait", process.handle, "--group", "g")
+    assert both.returncode == 125
+    assert "give handles or --group G, not both" in both.stderr

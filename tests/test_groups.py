@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -17,11 +19,13 @@ from holdfast import (
     Event,
     NotFound,
     NotRunning,
+    StoreError,
     SyncClient,
     SyncGroup,
     WaitTimeout,
     connect,
 )
+from holdfast._kernel import stat
 from holdfast._outbox import read_events
 from holdfast.testing import wait_until
 
@@ -29,8 +33,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from tests.conftest import Gate
     from tests.test_crashes import killed_at
+    from tests.test_tmux import server_pid
 else:
     from test_crashes import killed_at
+    from test_tmux import server_pid
 
 
 def told(hf: SyncClient) -> list[Event]:
@@ -104,12 +110,45 @@ def test_a_gathered_group_is_told_of_once(hf: SyncClient, gate: Gate) -> None:
     assert "Group: checks" in event.text
     assert f"{tests.handle} tests: failed, exit code 1" in event.text
     assert "1 failed" in event.text
+    assert "Processes: 3 (2 completed, 1 failed)\n" in event.text
     assert "fine" not in event.text
     assert event.public()["members"][1]["tail"] == "1 failed\n"
     assert [e.id for e in hf.events()] == [event.id]
     hf.acknowledge(event)
     assert list(hf.events()) == []
     assert os.listdir(hf.home.gathered("test")) == []
+
+
+def test_the_text_of_a_group_names_each_by_its_label_or_command(hf: SyncClient) -> None:
+    group = hf.group("checks")
+    words = ["echo", "two words", "x" * 100]
+    killed = group.spawn("exec sleep 1000", label="server")
+    plain = group.spawn("true \\\n  && exit 3")
+    long = group.spawn(words)
+    group.gather()
+    os.kill(killed.record.pid or 0, signal.SIGTERM)
+    text = one_event(hf).text
+    assert "Processes: 3 (1 completed, 2 failed)\n" in text
+    assert f"{killed.handle} server: failed (SIGTERM), " in text
+    assert f"{plain.handle} true \\ && exit 3: failed, exit code 3, " in text
+    assert f"{long.handle} echo 'two words' {'x' * 42}…: completed, exit code 0, " in text
+
+
+def test_a_wait_that_showed_every_end_has_told_of_the_group(hf: SyncClient) -> None:
+    """Before the keeper has heard of the wait, too."""
+    group = hf.group("checks")
+    for code in range(3):
+        group.spawn(f"exit {code}")
+    group.gather()
+    event = one_event(hf)
+    worker = hf.keeper_status()["worker"]
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        assert [end.code for end in group.wait(60)] == [0, 1, 2]
+        assert list(hf.events()) == []
+    finally:
+        os.kill(worker, signal.SIGCONT)
+    wait_until(lambda: event.id in [e.id for e in told(hf) if e.acknowledged])
 
 
 def test_who_saw_every_end_need_not_be_told_of_the_group(hf: SyncClient) -> None:
@@ -164,6 +203,65 @@ def test_a_removed_member_is_told_of_as_killed(hf: SyncClient, gate: Gate) -> No
     gate.open()
     members = {m.handle: m.status for m in one_event(hf).members}
     assert members == {gone.handle: "killed", stays.handle: "completed"}
+
+
+def test_a_member_removed_as_it_ended_is_told_of(hf: SyncClient, gate: Gate) -> None:
+    """Also where its end is known only a moment later: tmux, which does not answer just then."""
+    group = hf.group("checks")
+    gone, stays = group.spawn("exec sleep 1000", tmux=True), group.spawn(f": < {gate.path}")
+    group.gather()
+    server = server_pid(hf)
+    os.kill(server, signal.SIGSTOP)
+    try:
+        os.kill(gone.record.pid or 0, signal.SIGKILL)
+        wait_until(lambda: (found := stat(gone.record.pid or 0)) is None or found.state in "ZX")
+        gone.remove()
+    finally:
+        os.kill(server, signal.SIGCONT)
+    gate.open()
+    members = {m.handle: m.status for m in one_event(hf).members}
+    assert members == {gone.handle: "failed", stays.handle: "completed"}
+    assert [process.handle for process in hf.list()] == [stays.handle]
+
+
+def test_a_member_removed_on_a_full_disk_is_refused_and_told_of_later(hf: SyncClient) -> None:
+    """The keeper goes on, and what could not be written is not forgotten."""
+    group = hf.group("checks")
+    early = group.spawn("head -c 8192 /dev/zero | tr '\\0' x")
+    wait_until(lambda: len(list(hf.events())) == 1)
+    gone = group.spawn("exec sleep 1000")
+    group.gather()  # which has a file of more than 5000 bytes
+    worker = hf.keeper_status()["worker"]
+    resource.prlimit(worker, resource.RLIMIT_FSIZE, (5000, resource.RLIM_INFINITY))
+    with pytest.raises(StoreError):
+        gone.remove()
+    assert hf.keeper_status()["worker"] == worker
+    resource.prlimit(worker, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+    gone.remove()
+    members = {m.handle: m.status for m in one_event(hf).members}
+    assert members == {early.handle: "completed", gone.handle: "killed"}
+    assert [process.handle for process in hf.list()] == [early.handle]
+
+
+def test_a_stop_that_makes_no_sense_stops_nothing(hf: SyncClient) -> None:
+    """Not even what is on its way into tmux."""
+    hf.spawn("exec sleep 1000", tmux=True)
+    group, started = hf.group("web"), []
+    server = server_pid(hf)
+    os.kill(server, signal.SIGSTOP)
+    try:
+        starting = threading.Thread(
+            target=lambda: started.append(group.spawn("exec sleep 1000", tmux=True))
+        )
+        starting.start()
+        wait_until(lambda: len(hf.list()) == 2)
+        for stop in (group.stop, hf.stop_all):
+            with pytest.raises(BadRequest, match="no signal"):
+                stop(signal="SIGNOTHING")
+    finally:
+        os.kill(server, signal.SIGCONT)
+    starting.join()
+    assert started[0].refresh().running
 
 
 def test_a_group_is_told_of_once_though_both_halves_died(
@@ -228,12 +326,30 @@ def test_groups_on_the_command_line(home: str, gate: Gate) -> None:
     gate.open()
     assert holdfast("wait", "--group", "ci").stdout == "1\n0\n"
     shown = holdfast("events", "--all", "--text").stdout
-    assert "Group: ci\nProcesses: 2, of which 1 did not complete" in shown
+    assert "Group: ci\nProcesses: 2 (1 completed, 1 failed)\n" in shown
     assert holdfast("kill", "--group", "other").stdout.strip() == other
     unknown = holdfast("kill", "--group", "nothing")
     assert (unknown.returncode, unknown.stdout) == (125, "")
     assert "no process in group 'nothing'" in unknown.stderr
     assert "give handles or --group" in holdfast("wait").stderr
+    for command in ("wait", "kill"):
+        nameless = holdfast(command, "--group", "")
+        assert (nameless.returncode, nameless.stdout) == (125, "")
+        assert "needs the name of a group" in nameless.stderr
+
+
+def test_a_group_of_several_sessions_is_killed_in_one(home: str) -> None:
+    """Whoever does not say in which is asked."""
+    handles = {
+        name: holdfast("run", "-d", "--session", name, "--group", "web", "--", "sleep 1000").stdout
+        for name in ("one", "two")
+    }
+    refused = holdfast("kill", "--group", "web")
+    assert (refused.returncode, refused.stdout) == (125, "")
+    assert "in several sessions, one, two; say which with --session" in refused.stderr
+    assert len(holdfast("ps", "--group", "web").stdout.splitlines()) == 3
+    assert holdfast("kill", "--group", "web", "--session", "one").stdout == handles["one"]
+    assert holdfast("kill", "--group", "web").stdout == handles["two"]
 
 
 def test_run_can_leave_what_takes_longer_in_the_background(home: str, gate: Gate) -> None:

@@ -13,15 +13,17 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+import regex
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from holdfast import _scan
+from holdfast import _pattern, _scan
 from holdfast._errors import BadRequest
 from holdfast._loghead import LogHead, write_head
 from holdfast._output import Log
-from holdfast._pattern import needle_of, plain_text, required_texts
-from holdfast._search import Found, search
+from holdfast._pattern import Lines, among_lines, needle_of, plain_text, required_texts
+from holdfast._plain import rows_of
+from holdfast._search import Found, search, search_streams
 
 property_test = settings(deadline=None, max_examples=200)
 
@@ -180,6 +182,45 @@ class TestWhatIsFound:
         assert shown["count"] == 1
         assert shown["matches"][0]["text"] == "line 9"
 
+    def test_what_was_drawn_over_is_matched_as_it_shows(self, found: Any) -> None:
+        """A line is what `view` shows of it; CR LF is a line end."""
+        data = b"start\r\n\x1b[31mred\x1b[0m\rprogress 1\rprogress 100\r\n10%\r20%\x1b[K\nend\n"
+        (match,) = found(data, "progress").matches
+        assert match.text == "progress 100"
+        assert (match.before, match.after) == (["start"], ["20%", "end"])
+        assert data[match.offset :].startswith(b"\x1b[31mred")
+        assert found(data, "10%").count == 0
+        assert found(data, "red").count == 0
+        assert [match.line for match in found(data, r"^\d+%$|end$").matches] == [2, 3]
+
+    def test_a_match_shows_where_it_is(self, found: Any) -> None:
+        """Its number, as `lines` takes it, and its offset."""
+        assert "> line 50  [line=50 offset=390]" in found(NUMBERS, "line 50").text
+
+    def test_two_streams_are_searched_within_one_budget(self, tmp_path: Path) -> None:
+        """Each match says where it is from; notes are of each."""
+        logs = {}
+        for name in ("stdout", "stderr"):
+            (tmp_path / name).mkdir()
+            logs[name] = log_of(tmp_path / name, NUMBERS.replace("line", name).encode())
+        how: Any = {"context": 0, "first": None, "last": 20, "ignore_case": False}
+        how |= {"literal": False, "start": None, "end": None, "timeout": 10.0}
+        result = search_streams(logs, "std... 5$", budget=1000, **how)
+        assert [match.stream for match in result.matches] == ["stdout", "stderr"]
+        assert "[stderr line=5 offset=" in result.text
+        assert result.count == 2
+        assert result.complete
+        for budget in (0, 10, 100, 300, 1000):
+            result = search_streams(logs, "std", budget=budget, **how)
+            assert len(result.text) <= budget
+            assert result.count == 200
+            assert result.streams["stderr"].count == 100
+            if budget == 1000:
+                assert {match.stream for match in result.matches} == {"stdout", "stderr"}
+        assert json.loads(json.dumps(result.public()))["streams"]["stdout"]["count"] == 100
+        for log in logs.values():
+            log.close()
+
 
 class TestSize:
     @pytest.mark.parametrize("budget", [0, 1, 2, 3, 10, 50, 100, 300, 1000, 5000])
@@ -317,17 +358,20 @@ PATTERNS = [
 ]
 
 
+def plain(line: bytes) -> str:
+    """A line as `view` has it if something was drawn over, and else without its codes."""
+    if re.search(rb"\r|\x1b\[[0-?]*[ -/]*E", line):
+        return " ".join(row.text for row in rows_of(line + b"\n") if row.text)
+    return re.sub(rb"\x1b\[[0-?]*[ -/]*[@-~]?|\x1b[ -/]*[0-~]?", b"", line).decode(errors="replace")
+
+
 def plainly(data: bytes, pattern: str, ignore_case: bool) -> list[str]:
     """The lines that match, found in the plainest way."""
     lines = data.split(b"\n")
     if not lines[-1]:
         lines.pop()
-    cleaned = [
-        re.sub(rb"\x1b\[[0-?]*[ -/]*[@-~]?|\x1b[ -/]*[0-~]?", b"", line).rstrip(b"\r")
-        for line in lines
-    ]
-    decoded = [line.decode("utf-8", "replace") for line in cleaned]
-    return [line for line in decoded if re.search(pattern, line, re.I if ignore_case else 0)]
+    shown = [plain(line.rstrip(b"\r")) for line in lines]
+    return [line for line in shown if re.search(pattern, line, re.I if ignore_case else 0)]
 
 
 @property_test
@@ -387,6 +431,115 @@ def test_a_required_text_is_in_everything_that_matches(parts: list[str], line: s
             assert text in line
     if (plain := plain_text(pattern)) is not None:
         assert (match is not None) == (plain in line)
+
+
+SEVERAL = ["a", "b", "ab", r"\d", r"\s", r"\S", r"\W", r"\D", ".", "[^a]", "[^-a]", "[^]a]", "[]b]"]
+SEVERAL += [
+    "[ab]",
+    r"[\s\S]",
+    r"[\x00-z]",
+    r"\b",
+    "^",
+    "$",
+    r"\A",
+    r"\Z",
+    "(?!b)",
+    "(?=a)",
+    "(?<=a)",
+]
+SEVERAL += [
+    "(?<!a)",
+    r"(?!\s)",
+    "(a|b)",
+    r"(\w)\1",
+    "a*+",
+    "(?>a*)",
+    r"\s*",
+    "[^a]+",
+    "{",
+    "x{0,2}",
+    "|",
+]
+SEVERAL += [
+    "[[:alpha:]]",
+    r"\p{L}",
+    r"\x0a",
+    "(?i:A)",
+    "b{2}",
+    "(?:b|)",
+    r"\.",
+    "-",
+    "(?P<n>a)(?P=n)",
+]
+
+
+@property_test
+@given(
+    st.lists(st.sampled_from(SEVERAL), min_size=1, max_size=5),
+    st.lists(st.text("ab.x1}] \t-", max_size=6), min_size=1, max_size=6),
+    st.booleans(),
+)
+@example([r"a", r"\s"], ["a", "", "a "], False)
+@example(["[^a]+"], ["b", "a", "b"], False)
+@example([r"(?!\s)", "$"], ["a", "b"], False)
+def test_many_lines_at_once_match_as_each_does(
+    parts: list[str], lines: list[str], ignore_case: bool
+) -> None:
+    """No match reaches from one line into another, and none is missed at an end."""
+    pattern = "".join(parts)
+    flags = regex.IGNORECASE if ignore_case else 0
+    try:
+        alone = regex.compile(pattern, flags)
+    except regex.error:
+        return
+    among = among_lines(pattern)
+    assert among is not None
+    together = regex.compile(f"(?:{among}).*\\n", flags | regex.MULTILINE)
+    found = [match.start() for match in together.finditer("".join(f"{line}\n" for line in lines))]
+    wanted, at = [], 0
+    for line in lines:
+        if match := alone.search(line):
+            wanted.append(at + match.start())
+        at += len(line) + 1
+    assert found == wanted
+    finder = Lines(among, ignore_case, time.monotonic() + 60)
+    for _ in range(2):  # the second time it knows how many there are
+        assert finder.count("".join(f"{line}\n" for line in lines)) == len(wanted)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"a\n",
+        "a\nb",
+        "(?:ab){e<=1}",
+        r"\B",
+        "(?x)a",
+        "(?(1)a|b)",
+        "(?R)",
+        r"\N{DIGIT ONE}",
+        r"\012",
+    ],
+)
+def test_what_is_not_known_among_lines_is_left_alone(pattern: str) -> None:
+    """It is tried on each line then."""
+    assert among_lines(pattern) is None
+
+
+def test_flags_before_a_pattern_are_no_reason_to_be_slow() -> None:
+    """Case is an option of ours; the others mean nothing within a line."""
+    needle = needle_of("(?i)Error", False, False, 0)
+    assert (needle.test, needle.fold, needle.texts) == (None, True, [b"error"])
+    assert needle_of("(?ms)Error", False, False, 0).texts == [b"Error"]
+
+
+def test_a_pattern_that_is_slow_in_some_lines_is_tried_on_each(found: Any) -> None:
+    """Lines that one look at all of them has no time for are looked at one by one."""
+    lines = "x\n" * 20_000 + "a" * 22 + "b\n" + "good aaa\n" * 10
+    with patch.object(_pattern, "_LINES_SECONDS", 0.001):
+        result = found(lines, r"(a|aa)+$|^y", timeout=60)
+    assert result.complete
+    assert result.count == 10
 
 
 def test_required_texts_are_told_where_they_can_be() -> None:

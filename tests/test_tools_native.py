@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 
@@ -155,10 +156,13 @@ def test_groups_are_listed_gathered_and_killed_together(tools: Toolset, gate: Ga
     assert "needs 'handle' or 'group'" in act(tools, "kill")["error"]
 
 
-def test_a_group_whose_ends_were_shown_is_not_told_of_again(tools: Toolset, hf: SyncClient) -> None:
+def test_a_group_whose_ends_were_shown_is_not_told_of_again(
+    tools: Toolset, hf: SyncClient, gate: Gate
+) -> None:
     """Neither by the wait for all of it nor by the kill, though the keeper hears of it later."""
-    quick = [spawn(tools, f"exit {n}", group="checks") for n in range(2)]
+    quick = [spawn(tools, f": < {gate.path}; exit {n}", group="checks") for n in range(2)]
     act(tools, "gather", group="checks")
+    gate.open()
     wait_until(lambda: "group" in [event.type for event in read_events(hf.home, "test")])
     worker = hf.keeper_status()["worker"]
     os.kill(worker, signal.SIGSTOP)
@@ -208,6 +212,12 @@ def test_search_finds_lines_with_those_around_them(tools: Toolset) -> None:
     assert found["count"] == 10
     assert "595" in found["output"]
     assert "needs 'pattern'" in act(tools, "search", handle)["error"]
+    first = act(tools, "search", handle, pattern="^5.5$", limit=1, byte=0)
+    stopped = re.search(r"go on with byte=(\d+)", first["note"])
+    assert stopped is not None
+    assert stopped[0] in first["output"]
+    following = act(tools, "search", handle, pattern="^5.5$", limit=1, byte=int(stopped[1]))
+    assert "> 515 " in following["output"]
     assert act(tools, "search", handle, pattern="(").is_error
 
 

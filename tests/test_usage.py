@@ -196,6 +196,7 @@ def test_a_history_keeps_the_last_looks(start_busy: Start) -> None:
     for _ in range(5):
         history.look(busy.record)
     assert len(history) == 3
+    assert repr(history).startswith("<holdfast.UsageHistory of 3 looks Usage(")
     assert all(each.cpu_percent is not None for each in history)
     public = history.public()
     assert {len(values) for values in public.values()} == {3}

@@ -8,17 +8,19 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from holdfast import _view
 from holdfast._error_blocks import first_error
 from holdfast._errors import BadRequest
 from holdfast._loghead import LogHead, write_head
 from holdfast._output import Log
 from holdfast._plain import rows_of
-from holdfast._view import View, view, view_bytes
+from holdfast._view import View, view, view_both, view_bytes
 
 OUTPUT = Path(__file__).parent / "data" / "output"
 property_test = settings(deadline=None, max_examples=300)
@@ -251,13 +253,70 @@ class TestLogs:
             file.seek(0, 2)
             file.write(b"\n" + lines_of(100_000, "last"))
         log = Log(str(path), str(tmp_path / "proc.head"))
-        shown = view(log)
+        with patch.object(_view, "_SEARCHED", 16 << 20):
+            shown = view(log)
         (gap,) = [gap for gap in shown.gaps if gap.why == "budget"]
         assert gap.lines is None
         assert gap.unsearched > 50 << 20
         assert f"{gap.unsearched:,} of them not searched for errors" in shown.text
         assert "last 99999 of" in shown.text
         log.close()
+
+    def test_an_error_far_into_a_huge_log_is_found(self, tmp_path: Path) -> None:
+        """What is not there is passed over faster than it is read."""
+        path = tmp_path / "proc.log"
+        path.touch(0o600)
+        with path.open("r+b") as file:
+            file.write(lines_of(10_000, "first"))
+            file.truncate(100 << 20)
+            file.seek(0, 2)
+            file.write(b"\nERROR: far away\n" + lines_of(100_000, "last"))
+        log = Log(str(path), str(tmp_path / "proc.head"))
+        with patch.object(_view, "_SEARCH_SECONDS", 60):
+            shown = view(log)
+        assert "ERROR: far away" in shown.text
+        assert not any(gap.unsearched for gap in shown.gaps)
+        log.close()
+
+    def test_two_streams_share_a_budget(self, tmp_path: Path) -> None:
+        """Stderr comes under a mark; each is complete or says where the rest is."""
+        for name in ("out", "err"):
+            (tmp_path / name).mkdir()
+        few, many = b"one\ntwo\n", lines_of(5_000)
+        for stdout, stderr in ((few, few), (many, few), (few, many), (many, many), (b"", few)):
+            logs = log_of(tmp_path / "out", stdout), log_of(tmp_path / "err", stderr)
+            shown = view_both(*logs, budget=2000)
+            assert len(shown.text) <= 2000
+            assert shown.complete == (many not in (stdout, stderr))
+            output, mark, errors = shown.text.partition("[stderr]\n")
+            assert mark
+            if stdout == few:
+                assert output == "one\ntwo\n"
+            if stderr == few:
+                assert errors == "one\ntwo\n"
+            if many in (stdout, stderr):
+                assert len(shown.text) > 1500, "what one leaves is the other's"
+            for gap in shown.gaps:
+                assert f"from byte {gap.start} of {gap.stream} on" in shown.text
+            assert [*shown.public()["streams"]] == ["stdout", "stderr"]
+            for log in logs:
+                log.close()
+        logs = log_of(tmp_path / "out", few), log_of(tmp_path / "err", b"")
+        assert view_both(*logs).text == "one\ntwo\n"
+        for log in logs:
+            log.close()
+
+    @pytest.mark.parametrize("budget", [0, 1, 5, 20, 40, 100])
+    def test_two_streams_keep_a_tiny_budget(self, tmp_path: Path, budget: int) -> None:
+        """Whatever is not shown is in a gap."""
+        for name in ("out", "err"):
+            (tmp_path / name).mkdir()
+        logs = log_of(tmp_path / "out", b"out " * 50), log_of(tmp_path / "err", b"err " * 50)
+        shown = view_both(*logs, budget=budget)
+        assert len(shown.text) <= budget
+        assert {gap.stream for gap in shown.gaps} == {"stdout", "stderr"}
+        for log in logs:
+            log.close()
 
     def test_a_freed_head_is_told(self, tmp_path: Path) -> None:
         """What cannot be read any more is a gap of its own kind."""

@@ -77,13 +77,15 @@ def test_a_match_comes_back_with_its_groups(hf: SyncClient, gate: Gate) -> None:
     assert waited.tail[process.handle] == "Ready on 4711 (pid 12)\n"
 
 
-def test_output_counts_from_now_or_from_the_start(hf: SyncClient) -> None:
-    """What was written before is not news, unless it is asked for."""
+def test_output_counts_from_the_start_and_each_match_once(hf: SyncClient) -> None:
+    """Nobody can know what was written before they asked; `since` says otherwise."""
     process = hf.spawn("echo Ready; sleep 1000")
     wait_until(lambda: "Ready" in process.tail().text)
+    assert process.wait_for({"output": "Ready", "since": "now"}, timeout=0.1).timed_out
+    assert process.wait_for("output=Ready", timeout=30).ok
     assert process.wait_for("output=Ready", timeout=0.1).timed_out
-    found = process.wait_for({"output": "Ready", "since": "start"}, timeout=30)
-    assert found.ok
+    assert process.wait_for({"output": "Ready", "since": "start"}, timeout=30).ok
+    assert process.wait_for({"output": "Ready", "since": "start"}, timeout=30).ok
     assert process.wait_for({"output": "Ready", "since": 3}, timeout=0.1).timed_out
 
 
@@ -142,7 +144,8 @@ def test_the_tail_has_room_for_both_streams(hf: SyncClient) -> None:
     process = hf.spawn(f"{flood} o; {flood} e >&2; exit 3", stderr="separate")
     process.wait(30)
     found = {"output": "x", "since": "start"}
-    assert process.wait_for(found, timeout=30).tail[process.handle] == "", "of what came before"
+    tail = process.wait_for(found, timeout=30).tail[process.handle]
+    assert tail == 1000 * "o" + 1000 * "e", "its last, though it had ended before"
     for out, err, seen in [
         (9000, 9000, (1000, 1000)),
         (9000, 10, (1990, 10)),
@@ -186,8 +189,9 @@ def test_a_wait_that_is_repeated_misses_nothing_of_either_stream(
     process = hf.spawn(command, stderr="separate")
     for each in ("stdout", "stderr"):
         wait_until(lambda each=each: process.tail(stream=each).data)  # type: ignore[misc]
-    for _ in range(2):
-        assert process.wait_for("output=Ready", timeout=0.05).timed_out
+    for each in ("stdout", "stderr"):
+        assert process.wait_for("output=Ready", timeout=30).met[0].detail["stream"] == each
+    assert process.wait_for("output=Ready", timeout=0.05).timed_out
     gate.open()
     wait_until(lambda: process.tail(stream=stream).text == "Ready\nReady\n")
     waited = process.wait_for("output=Ready", timeout=30)
@@ -220,7 +224,9 @@ def test_quiet_means_both_streams(hf: SyncClient, tmp_path: Path) -> None:
         ("exit=1", "no value"),
         (5, "condition"),
         ({"port": 1, "exit": True}, "one of"),
-        ({"port": 1, "colour": "red"}, "colour"),
+        ({"port": 1, "colour": "red"}, "knows no 'colour'; it knows host"),
+        ({"output": "x", "sinse": "now"}, "did you mean 'since'"),
+        ({"output": "x", "since": -5}, "since is .*, not -5"),
         ({"output": "x", "since": "yesterday"}, "since"),
         ({"http": "http://127.0.0.1/", "status": 7}, "status"),
     ],
@@ -235,6 +241,18 @@ def test_what_cannot_be_waited_for_is_refused_at_once(
         process.wait_for()
     with pytest.raises(BadRequest, match="timeout"):
         process.wait_for("exit", timeout="soon")
+
+
+def test_what_is_no_process_cannot_be_waited_for(hf: SyncClient) -> None:
+    """One by itself is as good as a list of one; a handle is not a process."""
+    process = hf.spawn("true")
+    assert hf.wait_for(process, "exit", timeout="30s").ok
+    for bad in (["proc-x"], "proc-x", 5, [process, None]):
+        with pytest.raises(BadRequest, match="wait_for takes a SyncProcess"):
+            hf.wait_for(bad, "exit")  # type: ignore[arg-type]
+    for first, count in (("a", 2), (0, None), (1.5, 2)):
+        with pytest.raises(BadRequest, match="number of lines"):
+            process.lines(first, count)  # type: ignore[arg-type]
 
 
 # -- the end ---------------------------------------------------------------------------------------

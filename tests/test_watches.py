@@ -730,6 +730,30 @@ def test_what_makes_no_sense_is_refused(hf: SyncClient, spec: Any) -> None:
     assert process.refresh().watches == []
 
 
+@pytest.mark.parametrize(
+    ("condition", "why"),
+    [
+        ("every=0", "every takes a number of seconds above 0, not 0"),
+        ({"output": "x", "colldown": 1}, r"knows no 'colldown' \(did you mean 'cooldown'\?\)"),
+        ({"output": "x", "colldown": 1}, "it knows cooldown, most, since, stream"),
+        ({"output": "x", "since": "garbage"}, "since is .*, not 'garbage'"),
+        ({"output": "x", "since": -5}, "since is .*, not -5"),
+        (5, "watch is like output=PATTERN"),
+    ],
+)
+def test_what_is_wrong_with_a_watch_is_named(hf: SyncClient, condition: Any, why: str) -> None:
+    """With what it could be instead."""
+    with pytest.raises(BadRequest, match=why):
+        hf.spawn("true", watch=condition)
+
+
+def test_one_watch_need_not_be_in_a_list(hf: SyncClient) -> None:
+    """A text, or a table."""
+    for one in ("output=x", {"output": "x"}):
+        (kept,) = hf.spawn("sleep 1000", watch=one).record.watches
+        assert kept["output"] == "x"
+
+
 def test_an_ended_process_cannot_be_watched(hf: SyncClient) -> None:
     process = hf.spawn("exit 0")
     process.wait(30)

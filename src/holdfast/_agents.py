@@ -1,8 +1,9 @@
 """Background agents: work inside a program that a session keeps track of as of a process.
 
-    agent = await hf.register_agent("review-7", "reviewer", "/tmp/review-7.md", on_stop=task.cancel)
-    ...
-    await agent.done()  # or done(success=False); its end is delivered like any other
+    task = asyncio.create_task(review())
+    agent = await hf.register_agent("review-7", "reviewer", "/tmp/review-7.md", task=task)
+
+A stop cancels the task, and its end is delivered like any other. Without a task, say `done`.
 
 What is known of them is read from the home; registering, ending and stopping go through the keeper,
 which also notices when the program that does the work has died: its agents are then `lost`.
@@ -10,25 +11,32 @@ which also notices when the program that does the work has died: its agents are 
 
 from __future__ import annotations
 
+import binascii
+import errno
 import json
 import os
 import stat
 import time
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 
-from ._errors import HoldfastError, NotFound
+from ._errors import BadRequest, HoldfastError, NotFound
 from ._home import Home, read_private, text_of_file_name
 from ._model import rfc3339
+from ._outbox import read_events
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
+    from collections.abc import Awaitable, Callable
+    from typing import Any, TypeVar
 
     from ._client import Client
 
+    T = TypeVar("T")
+
 NO_OUTPUT = "(no output yet)"
 UNREADABLE = "(failed to read output file)"
+_AGAIN = 1.0  # seconds until a keeper that could not be reached is asked again
+_CONTINUATION = bytes(range(0x80, 0xC0))
 
 
 @dataclass(slots=True)
@@ -47,8 +55,9 @@ class AgentRecord:
     duration_seconds: float | None = None
     stop_requested: bool = False
     told: bool = False
+    tail: str | None = field(default=None, repr=False)  # base64, until it is told
     # Who does the work, and which registration this is.
-    token: str = ""
+    token: str = field(default="", repr=False)
     pid: int = 0
     start_time: int = 0
     boot_id: str = ""
@@ -67,10 +76,28 @@ class AgentRecord:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> AgentRecord:
-        return cls(**{field.name: data[field.name] for field in fields(cls)})
+        """A ValueError for what this was never written as."""
+        record = cls(**{each.name: data[each.name] for each in fields(cls) if each.name in data})
+        for each in fields(cls):
+            if not _fits(str(each.type), getattr(record, each.name)):
+                raise ValueError(f"an agent's {each.name} cannot be that")
+        return record
 
     def public(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in _PUBLIC}
+
+
+def _fits(kind: str, value: object) -> bool:
+    if value is None:
+        return kind.endswith(" | None")
+    kind = kind.removesuffix(" | None")
+    if kind == "str":
+        return isinstance(value, str)
+    if kind == "bool":
+        return isinstance(value, bool)
+    if isinstance(value, bool) or not isinstance(value, int if kind == "int" else (int, float)):
+        return False
+    return abs(value) < 1 << 63  # neither infinite nor NaN
 
 
 _PUBLIC = (
@@ -92,8 +119,8 @@ def agent_event_id(record: AgentRecord) -> str:
     return f"agent:{record.token}:end"
 
 
-def load_agents(home: Home, session: str) -> list[AgentRecord]:
-    """A session's agents, oldest first; what cannot be read is left out."""
+def load_agents(home: Home, session: str, *, every: bool = False) -> list[AgentRecord]:
+    """A session's agents, oldest first; what cannot be read is left out, or an error."""
     found = []
     try:
         names = os.listdir(home.agents(session))
@@ -104,12 +131,28 @@ def load_agents(home: Home, session: str) -> list[AgentRecord]:
         if id is None:
             continue
         try:
-            record = AgentRecord.from_json(json.loads(read_private(home.agent(session, id))))
-        except (OSError, HoldfastError, LookupError, TypeError, ValueError):
+            record = load_agent(home, session, id)
+        except OSError:
+            if every:
+                raise
             continue
-        if record.id == id and record.session == session:
+        if record is not None:
             found.append(record)
     return sorted(found, key=lambda record: record.started_at)
+
+
+def load_agent(home: Home, session: str, id: str) -> AgentRecord | None:
+    """One of them by its name; None if there is none, or none that can be made sense of."""
+    try:
+        data = read_private(home.agent(session, id))
+        record = AgentRecord.from_json(json.loads(data))
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
+            return None
+        raise
+    except (HoldfastError, LookupError, TypeError, ValueError, RecursionError):
+        return None
+    return record if record.id == id and record.session == session else None
 
 
 class Agent:
@@ -117,6 +160,8 @@ class Agent:
 
     def __init__(self, client: Client, record: AgentRecord) -> None:
         self._client = client
+        self._task: Any = None
+        self._cancelled = False
         self.record = record
 
     def __repr__(self) -> str:
@@ -133,12 +178,24 @@ class Agent:
 
     async def refresh(self) -> AgentRecord:
         """Look again: the record as it stands now."""
-        self.record = (await self._client.agent(self.id)).record
-        return self.record
+        found = (await self._client.agent(self.id)).record
+        return self._learn(found if found.token == self.record.token else None)
 
     async def done(self, success: bool = True) -> AgentRecord:
-        """Say that the work is over; the session is told."""
-        return await self._ask("agent_done", success=success)
+        """Say that the work is over; the session is told, with the end of its output file."""
+        return await self._done(success)
+
+    async def _done(self, success: bool, error: BaseException | None = None) -> AgentRecord:
+        from ._completion import TAIL_BYTES
+
+        path = self.record.output_file
+        found = await self._client._link.aside(lambda: read_tail(path, TAIL_BYTES))
+        tail = found[0] if isinstance(found, tuple) else b""
+        if error is not None:
+            words = f"{type(error).__name__}: {error}"[:1000].encode("utf-8", "replace")
+            tail = (tail + b"\n" * bool(tail) + words)[-TAIL_BYTES:]
+        text = binascii.b2a_base64(tail, newline=False).decode()
+        return await self._ask("agent_done", success=success, tail=text)
 
     async def stop(self) -> AgentRecord:
         """Ask whoever does the work to stop it, and wait until it has.
@@ -150,43 +207,116 @@ class Agent:
 
     async def stop_requested(self) -> bool:
         """Wait until somebody asks for its stop (True), or until it is over (False)."""
-        answer = await self._client._link.call("agent_watch", {"agent": self.id})
-        self.record = AgentRecord.from_json(answer["agent"])
-        return self.record.running
+        return (await self._ask("agent_watch")).running
 
-    async def _when_stopped(self, on_stop: Callable[[], Any]) -> None:
+    async def output(self, limit: int = 1 << 20) -> str:
+        """What is in its output file, at most the last `limit` bytes of it."""
+        return (await self._output(limit))[0]
+
+    async def _output(self, limit: int) -> tuple[str, int]:
+        """The text, and how many bytes before it were left out."""
+        path = self.record.output_file
+        return await self._client._link.aside(lambda: read_output(path, limit))
+
+    async def _ask(self, verb: str, **more: Any) -> AgentRecord:
+        which = {"agent": self.id, "token": self.record.token}
+        answer = await self._client._link.call(verb, {**which, **more})
+        found = answer["agent"]
+        return self._learn(None if found is None else AgentRecord.from_json(found))
+
+    def _learn(self, record: AgentRecord | None) -> AgentRecord:
+        """None: its name is another registration's by now, so this one is over."""
+        if record is not None:
+            self.record = record
+        elif self.record.running:
+            over = replace(self.record, status="lost", reason="replaced")
+            for event in read_events(self._client.home, over.session):
+                if event.id == agent_event_id(over):
+                    over.status, over.reason = event.status or "lost", event.reason
+                    over.ended_at, over.duration_seconds = event.at, event.duration_seconds
+            self.record = over
+        return self.record
+
+    # -- whoever does the work -----------------------------------------------------------------
+
+    async def _when_stopped(self, on_stop: Callable[[], Any] | None) -> None:
         watching = Agent(self._client, self.record)
-        if await watching.stop_requested():
+        wanted = await self._steadily(watching.stop_requested)
+        if not wanted and watching.record.reason not in ("unconfirmed", "lease_ended"):
+            return
+        self._cancel_task()
+        if on_stop is not None:
             answer = on_stop()
             if hasattr(answer, "__await__"):
                 await answer
 
-    async def output(self, limit: int = 1 << 20) -> str:
-        """What is in its output file, at most the last `limit` bytes of it."""
-        return await self._client._link.aside(lambda: read_output(self.record.output_file, limit))
+    async def _steadily(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Ask until there is an answer: only a client that is closed gives up."""
+        while True:
+            try:
+                return await work()
+            except (BadRequest, NotFound):
+                raise
+            except (HoldfastError, OSError):
+                await self._client._link.readable(None, _AGAIN)
 
-    async def _ask(self, verb: str, **more: Any) -> AgentRecord:
-        answer = await self._client._link.call(verb, {"agent": self.id, **more})
-        self.record = AgentRecord.from_json(answer["agent"])
-        return self.record
+    def _follow(self, task: Any) -> None:
+        """The work is a task or a future: its end is ours."""
+        client = self._client
+        self._task = task
+        client._tasks.add(self)
+        task.add_done_callback(lambda _: client._link.beside(self._steadily(self._task_over)))
+
+    async def _task_over(self) -> None:
+        """Say how the task has ended, if it has and that is not said yet."""
+        if self not in self._client._tasks or not self._task.done():
+            return
+        error = None if self._task.cancelled() else self._task.exception()
+        await self._done(error is None and not self._task.cancelled(), error)
+        self._client._tasks.discard(self)
+
+    def _cancel_task(self) -> None:
+        """Once: a second time would hit what it does to end in good order."""
+        if self._task is None or self._cancelled:
+            return
+        self._cancelled = True
+        if not hasattr(self._task, "get_loop"):
+            self._task.cancel()
+            return
+        try:
+            self._task.get_loop().call_soon_threadsafe(self._task.cancel)  # we may be a thread
+        except RuntimeError:
+            return  # its loop is closed: it cannot go on
 
 
-def read_output(path: str | None, limit: int) -> str:
-    """The text of an agent's output file, or why there is none."""
-    if path is None or not os.path.lexists(path):
-        return NO_OUTPUT
+def read_tail(path: str | None, limit: int) -> tuple[bytes, int] | str:
+    """The end of a file that somebody else writes and where it begins, or why there is none."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        if path is None or not os.path.lexists(path):
+            return NO_OUTPUT
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         try:
             info = os.fstat(fd)
             if not stat.S_ISREG(info.st_mode):
                 return UNREADABLE
-            data = os.pread(fd, limit, max(0, info.st_size - limit))
+            start = max(0, info.st_size - limit)
+            return os.pread(fd, limit, start), start
         finally:
             os.close(fd)
-    except OSError:
+    except (OSError, ValueError):
         return UNREADABLE
-    return data.decode("utf-8", "replace")
+
+
+def read_output(path: str | None, limit: int) -> tuple[str, int]:
+    """The text of an agent's output file, or why there is none; and how much is before it."""
+    found = read_tail(path, limit)
+    if isinstance(found, str):
+        return found, 0
+    data, start = found
+    if start:
+        whole = data.lstrip(_CONTINUATION)  # begin with a whole character
+        data, start = whole, start + len(data) - len(whole)
+    return data.decode("utf-8", "replace"), start
 
 
 def no_agent(id: object) -> NotFound:

@@ -26,7 +26,7 @@ from ._home import Home, check_session, is_handle, new_handle
 from ._model import DEFAULT_SESSION, Event, Record
 from ._outbox import end_event_id, read_events
 from ._output import Log
-from ._process import EARLY, YIELDED, Process, Receipt
+from ._process import EARLY, YIELDED, Process, Receipt, several
 from ._store import Store
 from ._terminal import Renderings, live_size
 from ._watch import Spares, Watch
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from ._wait_for import Tell, Waited
 
 _POLL = 0.05
+_LOOK = 1.0  # seconds between two looks whether somebody keeps what runs
 _DELIVERED = 1000
 _NO_TMUX = (
     "tmux is not installed: it runs in a terminal of the keeper's own instead, which ends if both "
@@ -69,7 +70,9 @@ class Client:
         self._link = link
         self._problems: list[StoreError] = []
         # Ends that a wait has shown; the keeper hears of it a moment later.
-        self._delivered: set[str] = set()
+        self._delivered: dict[str, None] = {}
+        # Agents whose end is that of a task, and not told yet.
+        self._tasks: set[Agent] = set()
 
     def __repr__(self) -> str:
         return f"<holdfast.{type(self).__name__} session={self.session!r} home={self.home.path!r}>"
@@ -96,7 +99,7 @@ class Client:
         log_limit: Any = UNSET,
         check: Any = None,
         yield_ms: int | None = None,
-        watch: Sequence[Any] = (),
+        watch: Any = (),
         retention: Any = UNSET,
         max_running: Any = UNSET,
         handle: str | None = None,
@@ -121,9 +124,9 @@ class Client:
         is for what may be quick: it waits up to so many milliseconds for the end, and
         `process.backgrounded` says whether it was left to run on in the background.
 
-        `watch` has what the session is to be told of while it runs; see `Process.watch`. With
-        `max_running` of the session's running already it is refused; `retention` is how long it is
-        kept after its end and the last look.
+        `watch` is what the session is to be told of while it runs, one condition or a list; see
+        `Process.watch`. With `max_running` of the session's running already it is refused;
+        `retention` is how long it is kept after its end and the last look.
 
         Raises NotExecutable, BadDirectory, LimitReached; nothing is left behind then.
         """
@@ -134,7 +137,7 @@ class Client:
                 raise BadRequest(f"a {name} is text of at most 1000 characters")
         if handle is not None and not is_handle(handle):
             raise BadRequest("a handle is proc- and 16 to 64 small letters or digits")
-        watches = [_parse_watch(each, [0] if stderr == "merged" else [0, 0]) for each in watch]
+        watches = _parse_watches(watch, [0] if stderr == "merged" else [0, 0]) if watch else []
         window, early = None if check is None else parse_patience(check, "check"), EARLY
         if yield_ms is not None:
             if check is not None:
@@ -250,13 +253,13 @@ class Client:
 
     async def wait_for(
         self,
-        processes: Sequence[Process],
+        processes: Process | Sequence[Process],
         *conditions: Any,
         all: bool = False,
         timeout: Any = None,
     ) -> Waited:
         """As `Process.wait_for`, for several at once: any of them, or with `all` every one."""
-        return await self._wait_for(processes, conditions, all, timeout)
+        return await self._wait_for(several(processes, Process), conditions, all, timeout)
 
     async def _wait_for(
         self,
@@ -309,7 +312,8 @@ class Client:
 
         One client can, and only while nobody has come back to that session.
         """
-        answer = await self._link.call("adopt", {"session": checked_session(session)})
+        wanted = {"session": checked_session(session), "token": os.urandom(8).hex()}
+        answer = await self._link.call("adopt", wanted)
         return [await self.get(handle) for handle in answer["handles"]]
 
     async def _kept(self, record: Record) -> Record:
@@ -321,6 +325,11 @@ class Client:
             return record
         await self._link.call("status", {})
         return self.store.load(record.handle)
+
+    async def _see_to_a_keeper(self) -> None:
+        """Whoever waits for ends starts a keeper where both halves of the last one died."""
+        if not _start.keeper_holds(self.home) and self._anything_running():
+            await self._link.call("status", {})
 
     def _anything_running(self) -> bool:
         records, _ = self.store.scan()
@@ -355,6 +364,7 @@ class Client:
         goes on with new ones as they come.
         """
         seen: dict[str, int] = {}
+        looked = time.monotonic()
         watch: Watch | None = None
         watched: list[str] | None = None
         try:
@@ -372,6 +382,9 @@ class Client:
                         yield event
                 if watch is None:
                     return
+                if time.monotonic() >= looked + _LOOK:
+                    looked = time.monotonic()
+                    await self._see_to_a_keeper()
                 await self._link.readable(watch.fileno(), _POLL if watch.fileno() is None else 1.0)
         finally:
             if watch is not None:
@@ -393,10 +406,15 @@ class Client:
                 # By time across sessions, but never against the numbers of one: an end may have
                 # become known after a later one, and readers go by the last number they saw.
                 at = max(at, event.at)
-                if acknowledged or not (event.acknowledged or event.id in self._delivered):
+                if acknowledged or not (event.acknowledged or self._saw(event)):
                     found.append((at, event))
         found.sort(key=lambda pair: pair[0])
         return [event for _, event in found]
+
+    def _saw(self, event: Event) -> bool:
+        """Whether waits have shown all of it already."""
+        told_of = [end_event_id(member.handle) for member in event.members] or [event.id]
+        return self._delivered.keys() >= set(told_of)
 
     async def acknowledge(self, *events: Event) -> None:
         """Say that these events were used, so that nobody is told of them again."""
@@ -414,7 +432,8 @@ class Client:
         for session, ids in by_session.items():
             if self.session not in (None, session):
                 raise BadRequest("an event of another session cannot be acknowledged here")
-            answer = await self._link.call("acknowledge", {"session": session, "ids": ids})
+            wanted = {"session": session, "ids": ids, "by": os.urandom(8).hex()}
+            answer = await self._link.call("acknowledge", wanted)
             first.update((session, event_id) for event_id in answer["acknowledged"])
         for event in events:
             event.acknowledged = True
@@ -425,8 +444,8 @@ class Client:
         if record.session == (self.session or DEFAULT_SESSION):
             event_id = end_event_id(record.handle)
             if len(self._delivered) >= _DELIVERED:
-                self._delivered.clear()  # long since heard of
-            self._delivered.add(event_id)
+                del self._delivered[next(iter(self._delivered))]  # long since heard of
+            self._delivered[event_id] = None
             await self._link.post("acknowledge", {"session": record.session, "ids": [event_id]})
 
     # -- background agents ---------------------------------------------------------------------
@@ -437,22 +456,30 @@ class Client:
         type: str,
         output_file: str | os.PathLike[str] | None = None,
         *,
+        task: Any = None,
         on_stop: Callable[[], Any] | None = None,
     ) -> Agent:
         """Keep track of work in this program that is no process: another agent, for example.
 
-            agent = await hf.register_agent("review", "reviewer", "out.md", on_stop=task.cancel)
+            task = asyncio.create_task(review())
+            agent = await hf.register_agent("review", "reviewer", "out.md", task=task)
 
-        `on_stop` is called when somebody asks for its stop; what it returns is awaited if it can
-        be. Say `done` when it is over: the session is told. If this program dies, it is `lost`.
+        `task` is a task or a future: a stop cancels it, and when it ends the session is told how.
+        Without one, say `done` when it is over. `on_stop` is called when somebody asks for its
+        stop, or its session ends; what it returns is awaited if it can be. If this program dies,
+        the agent is `lost`.
         """
         from ._agents import Agent, AgentRecord
 
-        path = None if output_file is None else os.path.abspath(os.fspath(output_file))
+        if task is not None and not hasattr(task, "add_done_callback"):
+            raise BadRequest("an agent's task is what create_task() returns, or a future")
+        path = None if output_file is None else os.path.abspath(os.fsdecode(output_file))
         wanted = {"agent": id, "type": type, "output_file": path, "token": os.urandom(8).hex()}
         answer = await self._link.call("register_agent", wanted)
         agent = Agent(self, AgentRecord.from_json(answer["agent"]))
-        if on_stop is not None:
+        if task is not None:
+            agent._follow(task)
+        if task is not None or on_stop is not None:
             self._link.beside(agent._when_stopped(on_stop))
         return agent
 
@@ -526,16 +553,35 @@ class Client:
 
     async def end_session(self) -> _List[Receipt]:
         """Close the session in good order: its processes stop, except those with `keep`."""
+        await self._settle_tasks()
         if not self._anything_running() and not self._keeper_runs():
             return []  # nobody keeps anything of it: no reason to start a keeper
         answer = await self._link.call("close", {})
-        return [Receipt.of(receipt) for receipt in answer["receipts"]]
+        receipts = [Receipt.of(receipt) for receipt in answer["receipts"]]
+        for receipt in receipts:
+            await self._acknowledge_end(receipt.record)  # whoever ended it knows of it
+        await self._settle_tasks()
+        return receipts
+
+    async def _settle_tasks(self) -> None:
+        """Tell how those ended that have, and cancel those whose agents are over."""
+        for agent in [*self._tasks]:
+            try:
+                await agent._task_over()
+                if not (await agent.refresh()).running:
+                    agent._cancel_task()
+            except HoldfastError:
+                continue
 
 
-def _parse_watch(given: object, ends: _List[int]) -> dict[str, Any]:
+def _parse_watches(given: Any, ends: _List[int]) -> _List[dict[str, Any]]:
     from ._watches import parse
 
-    return parse(given, ends)
+    if isinstance(given, (str, dict)):
+        given = [given]
+    if not hasattr(given, "__iter__"):
+        raise BadRequest(f"watch is like output=PATTERN, or a list of such; not {given!r:.80}")
+    return [parse(each, ends) for each in given]
 
 
 def _pss(pid: int) -> int:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 TAIL_CHARACTERS = 2000
 # Bytes of log kept in the outbox for the tail: 2000 characters of up to four bytes each.
 TAIL_BYTES = 8192
+_NAME = 60
 
 # Control sequences: CSI, the string kinds (OSC, DCS, SOS, PM, APC) up to their terminator, and the
 # two- and three-byte escapes. A string that is never terminated swallows the rest of its line only.
@@ -60,7 +61,7 @@ def joined_tail(out: bytes, err: bytes) -> bytes:
     return out[len(err) - TAIL_BYTES :] + err
 
 
-def exit_code_text(event: Event | Member) -> str:
+def exit_code_text(event: Event) -> str:
     if event.status == "lost":
         return "unknown (lost)"
     if event.signal is not None:
@@ -98,19 +99,49 @@ def _agent_text(event: Event) -> str:
     )
 
 
+def _member_name(member: Member) -> str:
+    """Its label, or else the beginning of its command."""
+    if member.label:
+        return member.label
+    line = " ".join(_command_text(member.command).split())
+    return (line if len(line) <= _NAME else line[: _NAME - 1] + "…") or "-"
+
+
+def _how(member: Member) -> str:
+    """``failed, exit code 1``, ``killed (SIGTERM)``."""
+    if member.signal is not None:
+        return f"{member.status} ({member.signal})"
+    if member.exit_code is None:
+        return member.status
+    return f"{member.status}, exit code {member.exit_code}"
+
+
+def _command_text(command: str | list[str]) -> str:
+    if isinstance(command, str):
+        return command
+    import shlex
+
+    return shlex.join(command)
+
+
 def _group_text(event: Event) -> str:
     """A line for each, then the output of those that did not complete: that is what is needed."""
     failed = [member for member in event.members if member.status != "completed"]
+    statuses = [member.status for member in event.members]
+    counts = ", ".join(
+        f"{statuses.count(status)} {status}"
+        for status in sorted(set(statuses), key=lambda status: (status != "completed", status))
+    )
     facts = "".join(
-        f"{member.handle} {member.label or '-'}: {member.status}, "
-        f"exit code {exit_code_text(member)}, {duration_text(member.duration_seconds)}\n"
+        f"{member.handle} {_member_name(member)}: {_how(member)}, "
+        f"{duration_text(member.duration_seconds)}\n"
         for member in event.members
     )
     text = (
         "[Background Group Completed]\n"
         "\n"
         f"Group: {event.group}\n"
-        f"Processes: {len(event.members)}, of which {len(failed)} did not complete\n"
+        f"Processes: {len(event.members)} ({counts})\n"
         f"Duration: {duration_text(event.duration_seconds)}\n"
         "\n"
         f"{facts}"
@@ -132,9 +163,6 @@ def completion_text(event: Event) -> str:
         return _group_text(event)
     if event.type == "agent":
         return _agent_text(event)
-    import shlex
-
-    command = event.command if isinstance(event.command, str) else shlex.join(event.command)
     if event.type == "input":
         title = "Background Process Waiting For Input"
         facts = f"Prompt: {event.prompt}\nKind: {event.kind}\n"
@@ -152,7 +180,7 @@ def completion_text(event: Event) -> str:
         "\n"
         f"Handle: {event.handle}\n"
         f"Label: {event.label or '-'}\n"
-        f"Command: {command}\n"
+        f"Command: {_command_text(event.command)}\n"
         f"{facts}"
         "\n"
         f"Output (last {TAIL_CHARACTERS} chars):\n"

@@ -30,7 +30,7 @@ from ._config import parse_duration
 from ._errors import BadRequest, StoreError
 from ._match import Pattern
 from ._output import Log
-from ._watches import STREAMS, merged
+from ._watches import STREAMS, merged, unknown_word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -417,6 +417,12 @@ class WaitsForInput(Condition):
 # -- how they are written --------------------------------------------------------------------------
 
 WORDS = ("exit", "output", "port", "http", "file", "quiet", "input")
+_MORE = {
+    "output": ("since", "stream"),
+    "port": ("host",),
+    "http": ("body", "status"),
+    "quiet": ("stream",),
+}
 
 
 def parse(given: object, ends: dict[str, int]) -> Condition:
@@ -434,7 +440,7 @@ def parse(given: object, ends: dict[str, int]) -> Condition:
             raise
         raise BadRequest(f"{kind} {error}, not {_shown(value)}") from None
     if table:
-        raise BadRequest(f"a condition on {kind} knows no {next(iter(table))!r}")
+        raise unknown_word(f"a condition on {kind}", next(iter(table)), _MORE.get(kind, ()))
     return condition
 
 
@@ -461,8 +467,10 @@ def _make(kind: str, value: Any, more: dict[str, Any], ends: dict[str, int]) -> 
         return Exited() if kind == "exit" else WaitsForInput()
     if kind == "output":
         since = more.pop("since", "now")
-        if since not in ("now", "start") and type(since) is not int:
-            raise ValueError("can be searched since 'now', 'start' or a byte offset")
+        if since not in ("now", "start") and not (type(since) is int and since >= 0):
+            raise BadRequest(
+                f"since is 'now', 'start' or a byte offset from 0 on, not {_shown(since)}"
+            )
         streams, named = _streams(more, ends)
         if type(since) is int:
             places = {streams[0]: since}
@@ -484,7 +492,9 @@ def _make(kind: str, value: Any, more: dict[str, Any], ends: dict[str, int]) -> 
             raise ValueError("needs a status from 100 to 599")
         return HttpAnswers(url, status, body)
     if kind == "file":
-        return FileExists(os.fspath(value))
+        path = os.fspath(value)
+        os.fsencode(path)  # a ValueError for what can be no path
+        return FileExists(path)
     return OutputQuiet(parse_duration(value), *_streams(more, ends))
 
 

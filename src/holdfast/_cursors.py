@@ -78,11 +78,6 @@ def _write(path: str, offset: int) -> None:
         os.close(fd)
 
 
-def forget_cursor(home: Home, session: str, reader: str, handle: str, stream: str) -> None:
-    """This reader begins anew."""
-    unlink(_path(home, session, reader, handle, stream))
-
-
 def forget_cursors(home: Home, session: str, handle: str) -> None:
     """Remove every reader's cursors for `handle`, and the readers that have none left."""
     if not is_handle(handle):

@@ -23,7 +23,8 @@ class Gap:
 
     `lines` counts the line ends in them, and `characters` what they would have shown, where that is
     known. `why` is "budget" where lines were left out, "line" where one lost its middle (the bytes
-    are those of the line), and "freed" where there is nothing to read any more.
+    are those of the line), and "freed" where there is nothing to read any more. `stream` is
+    "stdout" or "stderr" where a text is of both.
     """
 
     start: int
@@ -32,16 +33,18 @@ class Gap:
     characters: int | None
     why: str
     unsearched: int = 0
+    stream: str = ""
 
     def note(self) -> str:
         size = _count(self.end - self.start, "byte")
         if self.why == "freed":
+            size += _of(self.stream)
             return f"[... {size} freed, the log is capped: they cannot be read any more ...]"
         if self.start == self.end:
             return f"[... {_count(self.characters or 0, 'character')} left out ...]"
         what = f"{_count(self.lines, 'line')} ({size})" if self.lines else size
         rest = f", {self.unsearched:,} of them not searched for errors" if self.unsearched else ""
-        return f"[... {what} left out{rest}, from byte {self.start} on ...]"
+        return f"[... {what} left out{rest}, from byte {self.start}{_of(self.stream)} on ...]"
 
     def short_note(self) -> str:
         return f"[... {_count(self.end - self.start, 'byte')} left out ...]"
@@ -62,14 +65,19 @@ Entry = Row | Hole
 
 
 def fit(
-    entries: Sequence[Entry], end: int, budget: int, block: tuple[int, int] | None, lines: Lines
+    entries: Sequence[Entry],
+    end: int,
+    budget: int,
+    block: tuple[int, int] | None,
+    lines: Lines,
+    stream: str = "",
 ) -> tuple[str, list[Gap]]:
     """A text of at most `budget` characters, and what is not in it.
 
     The rows of `block` are the ones that matter most after the first and the last. `lines` counts
-    the lines between two offsets, and `end` is where the last entry ends.
+    the lines between two offsets, and `end` is where the last entry ends. Notes name the `stream`.
     """
-    page = _Page(entries, end, lines)
+    page = _Page(entries, end, lines, stream)
     everything = [
         (number, number + 1) for number, entry in enumerate(entries) if isinstance(entry, Row)
     ]
@@ -98,9 +106,10 @@ def fit(
 
 
 class _Page:
-    def __init__(self, entries: Sequence[Entry], end: int, lines: Lines) -> None:
+    def __init__(self, entries: Sequence[Entry], end: int, lines: Lines, stream: str) -> None:
         self._entries = entries
         self._lines = lines
+        self._stream = stream
         self._starts = [entry.start for entry in entries] + [end]
         self._texts = [entry.text if isinstance(entry, Row) else "" for entry in entries]
         self._shown = [
@@ -120,7 +129,7 @@ class _Page:
             while True:
                 mark = (
                     f" [... {_count(left_out, 'character')} of this line left out; "
-                    f"it begins at byte {self._starts[number]} ...] "
+                    f"it begins at byte {self._starts[number]}{_of(self._stream)} ...] "
                 )
                 kept = max(longest - len(mark), 0)
                 if len(text) - kept <= left_out:
@@ -175,7 +184,9 @@ class _Page:
                 pieces.append(self._shown[number])
                 if number in self._cut:
                     low, high = self._starts[number : number + 2]
-                    gaps.append(Gap(low, high, None, self._cut[number], "line"))
+                    gaps.append(
+                        Gap(low, high, None, self._cut[number], "line", stream=self._stream)
+                    )
             position = end
         return "\n".join(pieces), gaps
 
@@ -183,7 +194,7 @@ class _Page:
         """What entries `first` to `stop` are, if they are left out."""
         gaps: list[Gap] = []
         if first < stop and isinstance(hole := self._entries[first], Hole) and hole.freed:
-            gaps.append(Gap(hole.start, hole.end, None, None, "freed"))
+            gaps.append(Gap(hole.start, hole.end, None, None, "freed", stream=self._stream))
             first += 1
         if first < stop:
             start, end = self._starts[first], self._starts[stop]
@@ -195,7 +206,8 @@ class _Page:
                     unsearched += entry.unsearched
                 elif characters is not None:
                     characters += (len(self._texts[number]) + 1) * entry.times
-            gaps.append(Gap(start, end, self._lines(start, end), characters, "budget", unsearched))
+            lines = self._lines(start, end)
+            gaps.append(Gap(start, end, lines, characters, "budget", unsearched, self._stream))
         return gaps
 
     def _is_hole(self, number: int) -> bool:
@@ -210,6 +222,10 @@ def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
         else:
             joined.append((start, end))
     return joined
+
+
+def _of(stream: str) -> str:
+    return f" of {stream}" if stream else ""
 
 
 def _count(number: int | None, what: str) -> str:

@@ -14,6 +14,7 @@ import os
 import select
 import socket
 import time
+from _thread import get_ident
 
 from . import _kernel, _start, _wire
 from ._errors import BadRequest, HoldfastError, KeeperError, WaitTimeout, from_wire
@@ -108,7 +109,10 @@ def result_of(answer: dict[str, Any]) -> Any:
 
 
 def silent_keeper() -> KeeperError:
-    return KeeperError("the keeper is there but does not answer; keeper.log in the home says why")
+    return KeeperError(
+        f"the keeper is there but did not answer for {_GREETING:g} s: it is stopped, or very busy; "
+        "try again, and see whether keeper.log in the home says more"
+    )
 
 
 def closed_client() -> BadRequest:
@@ -185,6 +189,13 @@ class Wire:
         except OSError:
             return
 
+    def hang_up(self) -> None:
+        """End the wait of another thread; what has arrived can still be read."""
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return
+
     def close(self) -> None:
         self._socket.close()
 
@@ -197,6 +208,8 @@ class BlockingLink:
         self.greeting = greeting
         self._idle = idle
         self._free: list[Wire] = []
+        # What threads of `beside` wait on now, by their idents.
+        self._beside: dict[int, Wire | None] = {}
         self._pid = os.getpid()
         self._closed = False
 
@@ -204,13 +217,26 @@ class BlockingLink:
         if self._closed:
             raise closed_client()
         if os.getpid() != self._pid:  # forked: those connections are our parent's
-            self._free, self._pid = [], os.getpid()
+            self._free, self._beside, self._pid = [], {}, os.getpid()
         try:
             return self._free.pop()
         except IndexError:
             pass
         end = _start.connect(self._home, self._idle)
         return Wire(end, self.greeting.message())
+
+    def _answer(
+        self, wire: Wire, verb: str, args: dict[str, Any], deadline: float | None
+    ) -> dict[str, Any]:
+        if get_ident() not in self._beside:
+            return wire.receive(wire.send(verb, args), deadline)
+        self._beside[get_ident()] = wire  # so that closing ends the wait
+        try:
+            if self._closed:
+                raise Gone
+            return wire.receive(wire.send(verb, args), deadline)
+        finally:
+            self._beside[get_ident()] = None
 
     async def call(self, verb: str, args: dict[str, Any], timeout: float | None = None) -> Any:
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -219,7 +245,7 @@ class BlockingLink:
             asked = time.monotonic()
             wire = self._take()
             try:
-                answer = wire.receive(wire.send(verb, args), deadline)
+                answer = self._answer(wire, verb, args, deadline)
             except Gone:
                 wire.close()
                 # A long wait may see several keepers go; what must not happen is a busy circle.
@@ -275,14 +301,16 @@ class BlockingLink:
     def beside(self, work: Coroutine[Any, Any, None]) -> None:
         from threading import Thread
 
-        Thread(target=self._beside, args=(work,), daemon=True).start()
+        Thread(target=self._run_beside, args=(work,), daemon=True).start()
 
-    def _beside(self, work: Coroutine[Any, Any, None]) -> None:
+    def _run_beside(self, work: Coroutine[Any, Any, None]) -> None:
+        self._beside[get_ident()] = None
         try:
             run(work)
         except HoldfastError:
             pass  # nobody is left to be told
         finally:
+            self._beside.pop(get_ident(), None)
             if self._closed:
                 while self._free:
                     self._free.pop().close()
@@ -302,6 +330,10 @@ class BlockingLink:
                         break
             wire.close()
         self._closed = True
+        waiting = list(self._beside.values()) if self._pid == os.getpid() else []
+        for each in waiting:
+            if each is not None:
+                each.hang_up()
         free, self._free = self._free, []
         for wire in free:
             wire.close()

@@ -105,6 +105,7 @@ class AsyncioLink:
         self._connecting = asyncio.Lock()
         self._posted: set[asyncio.Task[Any]] = set()
         self._beside: set[asyncio.Task[None]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
         self._pid = os.getpid()
 
@@ -118,7 +119,7 @@ class AsyncioLink:
                 return self._protocol
             end = await self._open()
             end.setblocking(False)
-            loop = asyncio.get_running_loop()
+            loop = self._loop = asyncio.get_running_loop()
             _, protocol = await loop.create_unix_connection(
                 lambda: _Protocol(self.greeting.message()), sock=end
             )
@@ -166,9 +167,20 @@ class AsyncioLink:
             with contextlib.suppress(HoldfastError):  # nobody is left to be told
                 await work
 
-        task = asyncio.get_running_loop().create_task(quietly())
-        self._beside.add(task)
-        task.add_done_callback(self._beside.discard)
+        def begin() -> None:
+            task = asyncio.get_running_loop().create_task(quietly())
+            self._beside.add(task)
+            task.add_done_callback(self._beside.discard)
+
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:  # another thread: a future of concurrent.futures has ended there
+            if self._loop is None or self._loop.is_closed():
+                work.close()
+            else:
+                self._loop.call_soon_threadsafe(begin)
+        else:
+            begin()
 
     async def readable(self, fd: int | None, timeout: float) -> None:
         if fd is None:
@@ -192,9 +204,10 @@ class AsyncioLink:
         if self._posted:
             await asyncio.gather(*self._posted, return_exceptions=True)
         self._closed = True
-        for task in self._beside:
+        beside = self._beside - {asyncio.current_task()}
+        for task in beside:
             task.cancel()
-        await asyncio.gather(*self._beside, return_exceptions=True)
+        await asyncio.gather(*beside, return_exceptions=True)
         if self._protocol is not None:
             self._protocol.close()
             self._protocol = None

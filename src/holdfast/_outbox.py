@@ -76,7 +76,7 @@ def group_event_id(gathering: str) -> str:
 class OutboxWriter:
     """The keeper's side of one session's outbox."""
 
-    __slots__ = ("_done", "_home", "_lines", "_next", "_open", "_path", "_session")
+    __slots__ = ("_claims", "_done", "_home", "_lines", "_next", "_open", "_path", "_session")
 
     def __init__(self, home: Home, session: str) -> None:
         self._home = home
@@ -86,6 +86,7 @@ class OutboxWriter:
         self._next = 1
         self._open: dict[str, int] = {}
         self._done: dict[str, int] = {}  # acknowledged, and not to be told again
+        self._claims: dict[str, list[str]] = {}  # who acknowledged what, as far as they said
         self._lines = 0
         self._load()
 
@@ -99,6 +100,8 @@ class OutboxWriter:
             if "ack" in entry:
                 for event_id in entry["ack"]:
                     self._done[event_id] = self._open.pop(event_id, 0)
+                if isinstance(entry.get("by"), str):
+                    self._claims[entry["by"]] = entry["ack"]
             elif "seq" in entry:
                 if entry["id"] not in self._done:
                     self._open.setdefault(entry["id"], entry["seq"])
@@ -150,12 +153,19 @@ class OutboxWriter:
             self._overflow()
         return seq
 
-    def acknowledge(self, ids: Iterable[str]) -> list[str]:
-        """Mark events as used; returns the ones that were still open."""
+    def acknowledge(self, ids: Iterable[str], by: str = "") -> list[str]:
+        """Mark events as used; returns the ones that were still open.
+
+        Whoever asks again under the same name, because the answer was lost, gets the same answer.
+        """
+        if by in self._claims:
+            return self._claims[by]
         done = [event_id for event_id in ids if event_id in self._open]
         if done:
-            self._append(_line({"ack": done}))
+            self._append(_line({"ack": done, "by": by} if by else {"ack": done}))
             self._lines += 1
+            if by:
+                self._claims[by] = done
             for event_id in done:
                 self._done[event_id] = self._open.pop(event_id)
             if self._lines > _COMPACT_LINES and self._lines > 4 * len(self._open):
@@ -210,6 +220,7 @@ class OutboxWriter:
         replace_private(self._path, b"".join(lines))
         self._open = {entry["id"]: entry["seq"] for entry in entries}
         self._done = {}
+        self._claims = {}
         self._lines = len(lines)
 
 

@@ -261,7 +261,7 @@ class Log:
                 stop = len(block) - (start + len(block) == end)
                 count = block.count(b"\n", 0, stop)
                 if count >= left:
-                    found = start + _after_newlines(block, count - left + 1)
+                    found = start + after_newlines(block, count - left + 1)
                     break
                 left -= count
             blocks.reverse()
@@ -301,7 +301,7 @@ class Log:
                 if not part:
                     break
                 if (found := part.count(b"\n")) >= left:
-                    part = part[: _after_newlines(part, left)]
+                    part = part[: after_newlines(part, left)]
                 left -= min(found, left)
                 room -= len(part)
                 stop += len(part)
@@ -418,7 +418,7 @@ class Log:
                 break
             following = tally.after(block)
             if following.lines >= line:
-                block = block[: _after_newlines(block, line - tally.lines)]
+                block = block[: after_newlines(block, line - tally.lines)]
                 following = tally.after(block)
             tally = following
             if tally.offset % _MARK == 0:
@@ -515,7 +515,7 @@ def _check_count(n: int) -> None:
         raise BadRequest(f"a count must not be negative, as {n} is")
 
 
-def _after_newlines(data: bytes, n: int) -> int:
+def after_newlines(data: bytes, n: int) -> int:
     """The index after the `n`-th newline of `data`, which has that many."""
     low, high = 0, len(data)
     while high - low > 4096:

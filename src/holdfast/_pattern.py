@@ -10,11 +10,11 @@ from ._errors import BadRequest, Unavailable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import Any
 
 _LONGEST_PATTERN = 1000
-_SKIM_SECONDS = 0.05
+_LINES_SECONDS = 0.25  # for many lines at once; one at a time then
 _MOST_GROUPS = 100
 
 _META = set(".^$*+?{}[]\\|()")
@@ -27,9 +27,28 @@ _UNUSUAL = re.compile(r"\(\?[^:=!<P]|\(\*|\\[xuUNpPgkLo0-9]")
 _GROUP = re.compile(r"\((?:\?:|\?P?<\w+>)?(?!\?)")
 _CLASS = re.compile(r"\[\^?\]?(?:\\.|[^\[\]\\])*\]")
 _BRACES = re.compile(r"\{[^{}]*\}")
-# What may keep a line from matching when it stands between others: looking around, giving nothing
-# back, and the ends of the text.
-_CLOSED = re.compile(r"\(\?(?!:|P?<\w+>)|\(\*|[*+?}]\+|\\[AZzBGKXRmMgkLN]")
+# Flags that change nothing in a single line, and the one that is an option of ours.
+_FLAGS = re.compile(r"\(\?[ims]+\)")
+
+_REFERENCE = re.compile(r"\\[1-9]|\(\?P=")
+
+# The parts of a pattern, as far as it is known what they are among other lines.
+_PARTS = re.compile(
+    r"(?P<escape>\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|[pP]\{[^{}]*\}|[1-9](?!\d)|[^\W\d]|\W))"
+    r"|(?P<set>\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\[\]\\])*\])"
+    r"|(?P<group>\((?:\?(?:-?i)?:|\?<?[=!]|\?>|\?P?<\w+>|\?P=\w+(?=\))|(?![?*])))"
+    r"|(?P<count>\{(?:\d*,?\d*\}|(?![\seids\d])))"
+    r"|(?P<other>[^\\\[({\n])"
+)
+_PLAIN_SET = re.compile(r"\[(?:\\[dwS.^$*+?{}\[\]|()/\-]|[^\x00-\x1f\[\]\\^])+\]")
+_IN_A_LINE = {
+    "s": r"[^\S\n]",
+    "W": r"[^\w\n]",
+    "D": r"[^\d\n]",
+    "A": "^",
+    "Z": "$",
+    **{letter: f"\\{letter}" for letter in "dwSbt"},
+}
 
 
 def plain_text(pattern: str) -> str | None:
@@ -83,23 +102,93 @@ def _sequence(pattern: str, at: int) -> tuple[list[str], int]:
     return [] if varies else [text for text in texts if text], at
 
 
-def _matches_among_others(pattern: str) -> bool:
-    """True if whatever matches a line also matches, in MULTILINE mode, a text that has the line."""
-    return _CLOSED.search(pattern) is None
+def among_lines(pattern: str) -> str | None:
+    """A pattern that does in a text of many lines (MULTILINE) what `pattern` does in each of them.
+
+    No part of it matches a line end, so whatever it looks at is in one line, and that ends as a
+    text does. None if there is something in the pattern of which this is not known.
+    """
+    parts = []
+    at = 0
+    while at < len(pattern):
+        part = _PARTS.match(pattern, at)
+        if part is None:
+            return None
+        at = part.end()
+        found = part[0]
+        if part["escape"]:
+            letter = found[1]
+            if letter in "pPxu":
+                found = rf"(?:(?!\n){found})"
+            elif letter.isalpha() or letter == "_":
+                if letter not in _IN_A_LINE:
+                    return None
+                found = _IN_A_LINE[letter]
+            elif letter == "\n":
+                return None
+        elif part["set"]:
+            found = _set_in_a_line(found)
+        parts.append(found)
+    return "".join(parts)
+
+
+def _set_in_a_line(found: str) -> str:
+    if _PLAIN_SET.fullmatch(found):
+        return found
+    if found.startswith("[^"):
+        guard = "\\" if found[2] in "]-" else ""  # which mean something else after another
+        return rf"[^\n{guard}{found[2:]}"
+    return rf"(?:(?!\n){found})"
+
+
+class Lines:
+    """Finds the lines that match among many, in a text in which each has its end.
+
+    A match costs more than a short line, so where most lines match, those that follow upon each
+    other are one. A reference to a group would then mean the line before.
+    """
+
+    __slots__ = ("_compiled", "_deadline", "_many", "_runs")
+
+    def __init__(self, among: str, ignore_case: bool, deadline: float) -> None:
+        self._compiled = _compiled(rf"(?:{among}).*\n", ignore_case, lines=True)
+        self._runs = None
+        if _REFERENCE.search(among) is None:
+            self._runs = _compiled(rf"^(?:.*?(?:{among}).*\n)+", ignore_case, lines=True)
+        self._deadline = deadline
+        self._many = False
+
+    def count(self, text: str) -> int:
+        how = {"timeout": self._left(), "concurrent": True}
+        count: int
+        if self._many and self._runs is not None:
+            runs = self._runs.finditer(text, **how)
+            count = sum(text.count("\n", run.start(), run.end()) for run in runs)
+        else:
+            count = self._compiled.subn("", text, **how)[1]
+        self._many = 4 * count > text.count("\n")
+        return count
+
+    def places(self, text: str) -> Iterator[int]:
+        """Where in the text each line matches."""
+        for match in self._compiled.finditer(text, timeout=self._left(), concurrent=True):
+            yield match.start()
+
+    def _left(self) -> float:
+        return max(min(self._deadline - time.monotonic(), _LINES_SECONDS), 0.001)
 
 
 @dataclass(slots=True)
 class Needle:
     """The texts that a matching line has, as far as they are known, and the test that decides.
 
-    Without a test it is the text: there is one then. `skim` looks at many lines at once, and is
-    false only if none of them matches.
+    Without a test it is the text: there is one then. `lines` does the same for many at once.
     """
 
     texts: list[bytes]
     fold: bool
     test: Callable[[str], int | None] | None = None
-    skim: Callable[[str], bool] | None = None
+    lines: Lines | None = None
     text: str = ""
 
     def place(self, line: str) -> int | None:
@@ -117,6 +206,10 @@ def needle_of(pattern: str, ignore_case: bool, literal: bool, deadline: float) -
         raise BadRequest(
             f"a pattern has at most {_LONGEST_PATTERN} characters, this one has {len(pattern)}"
         )
+    given = pattern
+    if not literal and (flags := _FLAGS.match(pattern)):
+        pattern = pattern[flags.end() :]
+        ignore_case = ignore_case or "i" in flags[0]
     text = pattern if literal else plain_text(pattern)
     if text is not None and _findable(text, ignore_case):
         if "\n" in text:
@@ -131,22 +224,18 @@ def needle_of(pattern: str, ignore_case: bool, literal: bool, deadline: float) -
         and "\n" not in text
         and not (ignore_case and _OTHER_CASES & set(text.lower()))
     ]
-    compiled = _compiled(pattern, ignore_case)
+    compiled = _compiled(pattern if text is not None else given, ignore_case)
 
     def test(line: str) -> int | None:
         left = max(deadline - time.monotonic(), 0.001)
         match = compiled.search(line, timeout=left, concurrent=True)
         return None if match is None else match.start()
 
-    if not _matches_among_others(pattern):
-        return Needle(texts, ignore_case, test=test)
-    loose = _compiled(pattern, ignore_case, lines=True)
-
-    def skim(text: str) -> bool:
-        left = max(min(deadline - time.monotonic(), _SKIM_SECONDS), 0.001)
-        return loose.search(text, timeout=left, concurrent=True) is not None
-
-    return Needle(texts, ignore_case, test=test, skim=skim)
+    among = among_lines(pattern)
+    lines = None
+    if among is not None:
+        lines = Lines(among, ignore_case, deadline)
+    return Needle(texts, ignore_case, test=test, lines=lines)
 
 
 # Letters that characters outside of ASCII are another case of: the Kelvin sign, the long s, the

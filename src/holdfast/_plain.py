@@ -34,6 +34,7 @@ CODES_BYTES = re.compile(
 
 _SPECIAL = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]")
 _DRAWS = re.compile(r"[\r\x08]|(?:\x1b\[|\x9b)[0-?]*[ -/]*[A-H`Jf]|\x1bM")
+_DRAWS_BYTES = re.compile(rb"[\r\x08]|\x1b\[[0-?]*[ -/]*[A-H`Jf]|\x1bM")
 _TOKEN = re.compile(
     rf"(?P<text>[^\x00-\x08\x0b-\x1f\x7f-\x9f]+)|{_CSI}|{_STRING}|{_ESCAPE}|(?P<control>.)",
     re.DOTALL,
@@ -104,6 +105,44 @@ def rows_of(data: bytes, start: int = 0) -> list[Row]:
     else:
         paper.rows[-1] = Row(paper.rows[-1].start, text)
     return _folded(paper.rows)
+
+
+def shown_line(line: bytes) -> str:
+    """One line as it shows by itself, whatever stands above it."""
+    line = line.rstrip(b"\r")
+    if b"\r" in line and _SPECIAL.search(line.replace(b"\r", b"")) is None:
+        return _overwritten(line)
+    text = _plain_text(line)
+    if text is not None:
+        return text
+    paper = _Paper(0)
+    paper.draw(line)
+    return " ".join(row.text for row in paper.rows if not row.empty)
+
+
+def _overwritten(line: bytes) -> str:
+    """What is left of a line that was begun again and again, which most progress bars are."""
+    shown = ""
+    for part in reversed(line.decode("utf-8", "surrogateescape").split("\r")):
+        if len(part) > len(shown):
+            shown += part[len(shown) :]
+    return _STRAY.sub("\N{REPLACEMENT CHARACTER}", shown).rstrip(" ")
+
+
+def shown_lines(data: bytes) -> bytes:
+    """`data` with each of its lines as it shows; line ends stay, and so do other controls."""
+    if b"\r" in data:
+        for _ in range(2):
+            data = data.replace(b"\r\n", b"\n")
+    if b"\r" not in data and b"\b" not in data and b"\x1b" not in data:
+        return data
+    if _DRAWS_BYTES.search(data) is None:
+        return CODES_BYTES.sub(b"", data)
+    lines = [line.rstrip(b"\r") for line in data.split(b"\n")]
+    return b"\n".join(
+        shown_line(line).encode() if _DRAWS_BYTES.search(line) else CODES_BYTES.sub(b"", line)
+        for line in lines
+    )
 
 
 def _plain_text(line: bytes) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import binascii
 import os
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from . import _terminal
@@ -19,7 +20,7 @@ from ._wire import SEND_BYTES
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from typing import Any
+    from typing import Any, TypeVar
 
     from ._client import Client
     from ._model import Screen
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from ._usage import Usage, UsageHistory
     from ._view import View
     from ._wait_for import Waited
+
+    T = TypeVar("T")
 
 _CHUNK = 65536
 _FOLLOW_CHUNK = 1 << 20
@@ -121,6 +124,12 @@ class Process:
             self._logs[stream] = log
         return log
 
+    def _streams(self, stream: str | None, *offsets: int | None) -> dict[str, Log]:
+        """The log of a stream, or of both where there are two; an offset is a place in one."""
+        if stream is None and self.record.err_log is not None and offsets == (None, None):
+            return {name: self._log(name) for name in ("stdout", "stderr")}
+        return {"": self._log(stream or "stdout")}
+
     async def _looked(self, output: Output) -> Output:
         if not output.data and output.start == output.end:
             self._client._load(self.handle)  # nothing there: perhaps because it was removed
@@ -162,6 +171,9 @@ class Process:
         `gone` and `next_line` of the output say what came and where to go on.
         """
         log = self._log(stream)
+        for name, number in (("first", first), ("count", count)):
+            if type(number) is not int:
+                raise BadRequest(f"{name} is a number of lines, not {number!r:.80}")
         return await self._looked(await self._client._link.aside(lambda: log.lines(first, count)))
 
     async def tail(self, n: int = 50, *, stream: str = "stdout") -> Output:
@@ -178,19 +190,26 @@ class Process:
         budget: int = 10_000,
         start: int | None = None,
         end: int | None = None,
-        stream: str = "stdout",
+        stream: str | None = None,
     ) -> View:
         """The output as a model should read it, in at most `budget` characters.
 
         Without terminal codes, progress bars as they were last, repeated lines counted, the first
         and the last part and the first error kept, and notes that say exactly what was left out.
+        Of a separate stderr both are shown, stderr under a mark, unless a `stream` is named;
+        `start` and `end` are places in one of them, stdout if none is named.
         """
-        from ._view import view
+        from ._view import view, view_both
 
-        log = self._log(stream)
-        seen = await self._client._link.aside(
-            lambda: view(log, budget=budget, start=start, end=end)
-        )
+        logs = self._streams(stream, start, end)
+        if len(logs) == 2:
+            both = logs["stdout"], logs["stderr"]
+            seen = await self._client._link.aside(lambda: view_both(*both, budget=budget))
+        else:
+            (log,) = logs.values()
+            seen = await self._client._link.aside(
+                lambda: view(log, budget=budget, start=start, end=end)
+            )
         await self._look()
         return seen
 
@@ -203,26 +222,32 @@ class Process:
         last: int | None = 20,
         ignore_case: bool = False,
         literal: bool = False,
+        start: int | None = None,
+        end: int | None = None,
         timeout: float = 2.0,
         budget: int = 10_000,
-        stream: str = "stdout",
+        stream: str | None = None,
     ) -> Found:
         """Lines of the output that match a pattern, with lines around them: the last, or `first`.
 
-        Takes no longer than `timeout` seconds, whatever the pattern.
+        Takes no longer than `timeout` seconds, whatever the pattern; `note` says where to go on.
+        Of a separate stderr both are searched, unless a `stream` is named; `start` and `end` are
+        places in one of them, stdout if none is named.
         """
-        from ._search import search
+        from ._search import search_streams
 
-        log = self._log(stream)
+        logs = self._streams(stream, start, end)
         found = await self._client._link.aside(
-            lambda: search(
-                log,
+            lambda: search_streams(
+                logs,
                 pattern,
                 context=context,
                 first=first,
                 last=last,
                 ignore_case=ignore_case,
                 literal=literal,
+                start=start,
+                end=end,
                 timeout=timeout,
                 budget=budget,
             )
@@ -460,6 +485,12 @@ class Process:
 
         Raises WaitTimeout after `timeout` seconds; the process is untouched.
         """
+        record = await self._until_end(timeout)
+        await self._client._acknowledge_end(record)
+        return Exit.of(record)
+
+    async def _until_end(self, timeout: float | None = None) -> Record:
+        """The record after its end; nobody has been told of that by this."""
         record = self.record if self.record.running else self._client._load(self.handle)
         if record.running:
             patience = None if timeout is None else min(timeout, _LONGEST)
@@ -476,8 +507,7 @@ class Process:
                     ) from None
         self.record = record
         self._client.store.look(self.handle)  # first: a keeper that starts forgets what is due
-        await self._client._acknowledge_end(record)
-        return Exit.of(record)
+        return record
 
     async def wait_for(self, *conditions: Any, all: bool = False, timeout: Any = None) -> Waited:
         """Wait until something holds: an open port, a line of output, an answer, silence, the end.
@@ -486,8 +516,9 @@ class Process:
 
         Conditions are ``exit``, ``input``, ``output=PATTERN``, ``port=3000``, ``http=URL``,
         ``file=PATH``, ``quiet=5s``, or tables like ``{"output": "Ready", "since": "start"}``. One
-        is enough, unless `all`. Output counts from now on, or from where the same call stopped
-        when its time was up. Returns at once when the process ends first.
+        is enough, unless `all`. Output counts from its start, and each match once: the same
+        condition again goes on after it (with ``"since": "now"``, only what comes counts). Returns
+        at once when the process ends first.
         """
         return await self._client.wait_for([self], *conditions, all=all, timeout=timeout)
 
@@ -498,8 +529,6 @@ class Process:
         except WaitTimeout:
             self.backgrounded = True
         self.early = (await self.view(budget=budget)).text
-        if self.record.err_log is not None:
-            self.early += (await self.view(budget=budget, stream="stderr")).text
 
     async def kill(self, *, signal: str | int = "TERM", grace: Any = UNSET) -> Receipt:
         """Stop it with everything it started: politely, then, after the grace, by force.
@@ -562,6 +591,21 @@ class Patience:
             return False
         self._left -= 1
         return True
+
+
+def several(given: object, kind: type[T]) -> list[T]:
+    """The processes that were given, as a list or one by itself."""
+    if isinstance(given, kind):
+        return [given]
+    listed = isinstance(given, Iterable) and not isinstance(given, str)
+    found: list[T] = list(given) if listed else [given]  # type: ignore[call-overload, list-item]
+    for each in found:
+        if not isinstance(each, kind):
+            name = kind.__name__
+            raise BadRequest(
+                f"wait_for takes a {name} or a list of them, not {each!r:.80}; get() finds one"
+            )
+    return found
 
 
 def _raw(data: str | bytes) -> bytes:

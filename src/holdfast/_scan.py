@@ -4,10 +4,12 @@ DESIGN. A log is searched in pieces of whole lines, from the end when the last m
 when the time runs out, the ones found are still the last. Where a text can be told that every
 matching line has in it, only the lines that have it are looked at one by one; a pattern that is
 nothing but such a text is counted at the speed of a byte search. Everything else is the business of
-`regex`, which stops at a time limit and lets other threads run meanwhile.
+`regex`, which stops at a time limit and lets other threads run meanwhile. A call of it costs more
+than a short line, so it is given all lines of a piece at once; if that takes too long, they are
+looked at one by one, to tell how far the search came.
 
-A line is what stands between two newlines, decoded, without terminal codes and without ``\\r`` at
-its end. What a program drew over itself is all still there.
+A line is what stands between two newlines, decoded, as it shows: without terminal codes, and where
+a program drew over it, as it was last.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ import re
 import time
 from dataclasses import dataclass
 
-from ._plain import CODES_BYTES
+from ._output import after_newlines
+from ._plain import shown_lines
 from ._view import read_range
 
 TYPE_CHECKING = False
@@ -24,11 +27,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ._output import Log
-    from ._pattern import Needle
+    from ._pattern import Lines, Needle
 
 _PIECE = 1 << 20
 _SMALL_PIECE = 64 << 10  # of lines that are all looked at
 _RARE = 1000  # times in a piece
+_SLOW = 0.1  # seconds for what was drawn over in a piece
+_MOST_SLOW = 3  # pieces that take a pattern too long
 
 
 @dataclass(slots=True)
@@ -70,7 +75,8 @@ class Scan:
         self._chosen = False
         self._data = self._rare = b""
         self._size = _SMALL_PIECE
-        self._skim = needle.skim
+        self._lines = needle.lines
+        self._slow = 0
 
     def run(self) -> None:
         if not self.backwards and self._want == 0:
@@ -79,7 +85,10 @@ class Scan:
             if self.late or time.monotonic() > self._deadline:
                 self.late = True
                 break
-            clean = CODES_BYTES.sub(b"", raw) if b"\x1b" in raw else raw
+            began = time.monotonic()
+            clean = shown_lines(raw)
+            if time.monotonic() - began > _SLOW:
+                self._size = _SMALL_PIECE
             piece = _Piece(start, raw, clean, clean.lower() if self._needle.fold else clean)
             if not self._chosen:
                 self._choose(piece.folded)
@@ -110,9 +119,19 @@ class Scan:
                     line = piece.line(low, high)
                     self.hits.append(piece.hit(low, high, line, needle.place(line) or 0))
             return
-        if self._passes_over(piece):
+        if self._data and self._data not in piece.folded:
             return
+        if self._lines is not None and not self._data:
+            try:
+                self._look_at_all(piece, self._lines)
+                return
+            except (TimeoutError, MemoryError):
+                self._slow += 1
+                if self._slow == _MOST_SLOW:
+                    self._lines = None
+        looks = 0
         for low, high in piece.spans(self._data, backwards=self.backwards):
+            looks += 1
             line = piece.line(low, high)
             after = min(high + 1, len(piece.clean))
             try:
@@ -128,18 +147,26 @@ class Scan:
                     return
             if time.monotonic() > self._deadline:
                 raise _OutOfTime(low if self.backwards else after)
+        if looks > _RARE and self._lines is not None:
+            self._data, self._size = b"", _SMALL_PIECE  # it is not rare here
 
-    def _passes_over(self, piece: _Piece) -> bool:
-        """True if no line of the piece can match."""
-        if self._data:
-            return self._data not in piece.folded
-        if self._skim is None or b"\r" in piece.clean:
-            return False
-        try:
-            return not self._skim(piece.clean.decode("utf-8", "replace"))
-        except (TimeoutError, MemoryError):
-            self._skim = None  # it is one of those; one line at a time then
-            return False
+    def _look_at_all(self, piece: _Piece, lines: Lines) -> None:
+        """The lines of a piece in one go; nothing is changed if there is no time for that."""
+        text = piece.text()
+        missing = max(self._want - len(self.hits), 0)
+        if not missing:
+            self.count += lines.count(text)
+            return
+        places = lines.places(text)
+        if self.backwards:
+            found = list(places)
+            self.count += len(found)
+            self.hits += [piece.hit_in(text, place) for place in reversed(found[-missing:])]
+            return
+        found = [place for place, _ in zip(places, range(missing), strict=False)]
+        self.count += len(found)
+        self.hits += [piece.hit_in(text, place) for place in found]
+        self.enough = len(found) == missing
 
     def _choose(self, hay: bytes) -> None:
         """What to look for: of the texts that a match has, the one that is rarest where we begin.
@@ -229,19 +256,30 @@ class _Piece:
                 low = end + 1
 
     def line(self, low: int, high: int) -> str:
-        return self.clean[low:high].rstrip(b"\r").decode("utf-8", "replace")
+        return self.clean[low:high].decode("utf-8", "replace")
+
+    def text(self) -> str:
+        """All of it, with an end of the last line."""
+        end = b"" if self.clean.endswith(b"\n") else b"\n"
+        return (self.clean + end).decode("utf-8", "replace")
 
     def offset(self, at: int) -> int:
         """The offset in the log of a line that begins at `at`, or of the end."""
         if self.clean is self.raw:
             return self.start + at
-        number = self.clean.count(b"\n", 0, at)
         if at == len(self.clean) and not self.clean.endswith(b"\n"):
             return self.start + len(self.raw)
-        lines = self.raw.split(b"\n", number)[:number]
-        return self.start + sum(map(len, lines)) + number
+        return self.start + after_newlines(self.raw, self.clean.count(b"\n", 0, at))
 
     def hit(self, low: int, high: int, line: str, place: int) -> Hit:
-        offset = self.offset(low)
+        return self._hit(self.offset(low), line, place)
+
+    def hit_in(self, text: str, at: int) -> Hit:
+        """What matches at a place in the text of it all."""
+        begin = text.rfind("\n", 0, at) + 1
+        offset = self.start + after_newlines(self.raw, text.count("\n", 0, at))
+        return self._hit(offset, text[begin : text.find("\n", at)], at - begin)
+
+    def _hit(self, offset: int, line: str, place: int) -> Hit:
         end = self.raw.find(b"\n", offset - self.start)
         return Hit(offset, self.start + (len(self.raw) if end < 0 else end), line, place)

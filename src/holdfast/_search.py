@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 
 from ._errors import BadRequest
 from ._pattern import needle_of
-from ._plain import clean_line
+from ._plain import clean_line, shown_line
 from ._scan import Scan
 from ._view import read_range
 
@@ -29,7 +29,8 @@ class Match:
     """A line that matches, its offset in the log, and the lines around it.
 
     `line` is its number, as `Log.lines` takes it, where there is not too much to count. Lines that
-    stand between two matches are told with one of them only.
+    stand between two matches are told with one of them only. `stream` is "stdout" or "stderr" where
+    both were searched.
     """
 
     offset: int
@@ -37,12 +38,16 @@ class Match:
     before: list[str] = field(default_factory=list)
     after: list[str] = field(default_factory=list)
     line: int | None = None
+    stream: str = ""
 
     def __str__(self) -> str:
+        place = f"{self.stream} " if self.stream else ""
+        if self.line is not None:
+            place += f"line={self.line} "
         return "\n".join(
             [
                 *(f"  {line}" for line in self.before),
-                f"> {self.text}  [offset={self.offset}]",
+                f"> {self.text}  [{place}offset={self.offset}]",
                 *(f"  {line}" for line in self.after),
             ]
         )
@@ -53,7 +58,8 @@ class Found:
     """What a search found: matches in the order of the log, and how many lines matched in all.
 
     `complete` is false where not all of what was asked for was searched; `searched` says what was,
-    and `note` what to do about it.
+    and `note` what to do about it. Of two streams stdout's matches come first, `searched` is what
+    was of stdout, and `streams` has for each what was found in it.
     """
 
     matches: list[Match]
@@ -61,6 +67,7 @@ class Found:
     searched: tuple[int, int]
     complete: bool = True
     note: str = ""
+    streams: dict[str, Found] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
@@ -69,8 +76,13 @@ class Found:
         return "\n".join(part for part in (shown, self.note and f"[{self.note}]") if part)
 
     def public(self) -> dict[str, Any]:
+        told = {"matches": [asdict(match) for match in self.matches], **self._facts()}
+        if self.streams:
+            told["streams"] = {name: each._facts() for name, each in self.streams.items()}
+        return told
+
+    def _facts(self) -> dict[str, Any]:
         return {
-            "matches": [asdict(match) for match in self.matches],
             "count": self.count,
             "searched": list(self.searched),
             "complete": self.complete,
@@ -101,25 +113,62 @@ def search(
     matched in either case only by regular expressions. Lines of more than a mebibyte are searched
     in pieces. `Found.text` is no longer than `budget`.
     """
-    deadline = time.monotonic() + timeout
+    return search_streams(
+        {"": log},
+        pattern,
+        start=start,
+        end=end,
+        timeout=timeout,
+        budget=budget,
+        context=context,
+        first=first,
+        last=last,
+        ignore_case=ignore_case,
+        literal=literal,
+    )
+
+
+def search_streams(
+    logs: dict[str, Log],
+    pattern: str,
+    *,
+    context: int,
+    first: int | None,
+    last: int | None,
+    ignore_case: bool,
+    literal: bool,
+    start: int | None,
+    end: int | None,
+    timeout: float,
+    budget: int,
+) -> Found:
+    """The same in each of several logs, by their names, within one time limit and one budget."""
+    began = time.monotonic()
     for number in (context, first or 0, last or 0, start or 0, end or 0, budget):
         if number < 0:
             raise BadRequest(f"numbers and offsets count from 0, and {number} is less")
-    needle = needle_of(pattern, ignore_case, literal, deadline)
-    size = log.size()
-    high = size if end is None else min(end, size)
-    low = min(max(start or 0, log.begin()), high)
+    if start is not None and end is not None and end < start:
+        raise BadRequest(f"a range from {start} to {end} ends before it begins; swap them")
     want = (0 if last is None else last) if first is None else first
-    scan = Scan(log, needle, low, high, want, backwards=first is None, deadline=deadline)
-    scan.run()
-    matches = _matches(log, scan.hits, context, size)
-    return _within(budget, matches, scan)
+    parts: dict[str, tuple[Found, Scan]] = {}
+    for number, (name, log) in enumerate(logs.items(), 1):
+        deadline = began + timeout * number / len(logs)
+        needle = needle_of(pattern, ignore_case, literal, deadline)
+        size = log.size()
+        high = size if end is None else min(end, size)
+        low = min(max(start or 0, log.begin()), high)
+        scan = Scan(log, needle, low, high, want, backwards=first is None, deadline=deadline)
+        scan.run()
+        found = Found(_matches(log, scan.hits, context, size, name), scan.count, scan.searched)
+        found.complete = scan.searched == (scan.low, scan.high) and not scan.long_lines
+        parts[name] = found, scan
+    return _within(budget, parts)
 
 
 # -- what is shown ---------------------------------------------------------------------------------
 
 
-def _matches(log: Log, hits: list[Hit], context: int, high: int) -> list[Match]:
+def _matches(log: Log, hits: list[Hit], context: int, high: int, stream: str) -> list[Match]:
     matches = []
     shown_to = 0
     for number, hit in enumerate(hits):
@@ -134,8 +183,9 @@ def _matches(log: Log, hits: list[Hit], context: int, high: int) -> list[Match]:
             Match(
                 hit.offset,
                 _shown(hit.line, hit.place),
-                [_shown(line.decode("utf-8", "replace")) for line in before],
-                [_shown(line.decode("utf-8", "replace")) for line in after],
+                [_shown(shown_line(line)) for line in before],
+                [_shown(shown_line(line)) for line in after],
+                stream=stream,
             )
         )
     _number(log, matches)
@@ -159,22 +209,39 @@ def _number(log: Log, matches: list[Match]) -> None:
         match.line = number
 
 
-def _within(budget: int, matches: list[Match], scan: Scan) -> Found:
+def _within(budget: int, parts: dict[str, tuple[Found, Scan]]) -> Found:
     """As many of the matches as there is room for, and what has to be said about the rest."""
-    found = Found(matches, scan.count, scan.searched)
-    low, high = scan.searched
-    found.complete = (low, high) == (scan.low, scan.high) and not scan.long_lines
     while True:
-        found.note = "; ".join(_remarks(found, scan))
-        if not found.matches or len(found.text) <= budget:
+        for found, scan in parts.values():
+            found.note = "; ".join(_remarks(found, scan))
+        whole = _joined({name: found for name, (found, _) in parts.items()})
+        surplus = len(whole.text) - budget
+        if not whole.matches or surplus <= 0:
             break
-        surplus = len(found.text) - budget
-        while found.matches and surplus > 0:
+        while surplus > 0:
+            found, scan = max(parts.values(), key=lambda part: len(part[0].matches))
+            if not found.matches:
+                break
             dropped = found.matches.pop(0 if scan.backwards else -1)
             surplus -= len(str(dropped)) + 4
-    if len(found.text) > budget:
-        found.note = found.note[: max(budget - 2, 0)] if budget > 2 else ""
-    return found
+    if len(whole.text) > budget:
+        whole.note = whole.note[: max(budget - 2, 0)] if budget > 2 else ""
+    return whole
+
+
+def _joined(founds: dict[str, Found]) -> Found:
+    if len(founds) == 1:
+        return next(iter(founds.values()))
+    parts = list(founds.values())
+    notes = [f"{name}: {found.note}" for name, found in founds.items() if found.note]
+    return Found(
+        [match for found in parts for match in found.matches],
+        sum(found.count for found in parts),
+        parts[0].searched,
+        all(found.complete for found in parts),
+        "; ".join(notes) if any(found.count for found in parts) else parts[0].note,
+        founds,
+    )
 
 
 def _remarks(found: Found, scan: Scan) -> Iterator[str]:

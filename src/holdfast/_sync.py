@@ -10,7 +10,7 @@ from ._client import Client, checked_session
 from ._config import UNSET, load_config_later
 from ._group import Group
 from ._link import BlockingLink, Greeting, run
-from ._process import Process, Receipt
+from ._process import Process, Receipt, several
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class SyncClient:
         log_limit: Any = UNSET,
         check: Any = None,
         yield_ms: int | None = None,
-        watch: Sequence[Any] = (),
+        watch: Any = (),
         retention: Any = UNSET,
         max_running: Any = UNSET,
         handle: str | None = None,
@@ -148,12 +148,12 @@ class SyncClient:
 
     def wait_for(
         self,
-        processes: Sequence[SyncProcess],
+        processes: SyncProcess | Sequence[SyncProcess],
         *conditions: Any,
         all: bool = False,
         timeout: Any = None,
     ) -> Waited:
-        asynchronous = [process._process for process in processes]
+        asynchronous = [process._process for process in several(processes, SyncProcess)]
         return run(self._client.wait_for(asynchronous, *conditions, all=all, timeout=timeout))
 
     def lease(self, grace: Any) -> None:
@@ -185,9 +185,12 @@ class SyncClient:
         type: str,
         output_file: str | os.PathLike[str] | None = None,
         *,
+        task: Any = None,
         on_stop: Callable[[], Any] | None = None,
     ) -> SyncAgent:
-        return SyncAgent(run(self._client.register_agent(id, type, output_file, on_stop=on_stop)))
+        return SyncAgent(
+            run(self._client.register_agent(id, type, output_file, task=task, on_stop=on_stop))
+        )
 
     def agent(self, id: str) -> SyncAgent:
         return SyncAgent(run(self._client.agent(id)))
@@ -254,7 +257,7 @@ class SyncProcess:
         budget: int = 10_000,
         start: int | None = None,
         end: int | None = None,
-        stream: str = "stdout",
+        stream: str | None = None,
     ) -> View:
         return run(self._process.view(budget=budget, start=start, end=end, stream=stream))
 
@@ -267,9 +270,11 @@ class SyncProcess:
         last: int | None = 20,
         ignore_case: bool = False,
         literal: bool = False,
+        start: int | None = None,
+        end: int | None = None,
         timeout: float = 2.0,
         budget: int = 10_000,
-        stream: str = "stdout",
+        stream: str | None = None,
     ) -> Found:
         return run(
             self._process.search(
@@ -279,6 +284,8 @@ class SyncProcess:
                 last=last,
                 ignore_case=ignore_case,
                 literal=literal,
+                start=start,
+                end=end,
                 timeout=timeout,
                 budget=budget,
                 stream=stream,

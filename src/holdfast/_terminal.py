@@ -205,8 +205,14 @@ def _open(record: Record) -> int:
     check_terminal(record)
     try:
         return _tty.open_terminal(record.tty or "")
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotRunning(
+            f"{record.handle} has just ended, and its terminal is gone; its log can still be read",
+            handle=record.handle,
+            status=record.status,
+        ) from None
     except OSError as error:
         raise Unsupported(
-            f"the terminal of {record.handle} cannot be opened: {error.strerror}",
+            f"the terminal of {record.handle} cannot be opened: {error.strerror}; read its log",
             handle=record.handle,
         ) from error

@@ -114,6 +114,10 @@ class UsageHistory:
     def __init__(self, limit: int = 120) -> None:
         self._samples: deque[Usage] = deque(maxlen=limit)
 
+    def __repr__(self) -> str:
+        last = f" {self._samples[-1]!r}" if self._samples else ""
+        return f"<holdfast.UsageHistory of {len(self)} looks{last}>"
+
     def look(self, record: Record, *, interval: float = 0.0, look: Look | None = None) -> Usage:
         last = self._samples[-1] if self._samples else None
         found = usage(record, interval=interval, since=last, look=look)

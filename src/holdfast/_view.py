@@ -18,7 +18,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 
-from ._error_blocks import CUES, Block, first_error
+from ._error_blocks import Block, first_error, may_have_error
 from ._errors import BadRequest
 from ._fit import Gap, Hole, fit
 from ._plain import CODES, CONTROLS, Row, rows_of
@@ -34,15 +34,17 @@ if TYPE_CHECKING:
     Read = Callable[[int, int], tuple[int, bytes]]
 
 BUDGET = 10_000
+ERRORS_BELOW = "[stderr]\n"
 _LARGEST_BUDGET = 1_000_000
 _SMALLEST_WINDOW = 16 << 10
 _LARGEST_WINDOW = 1 << 20
 _COUNTED = 64 << 20
 _PIECE = 1 << 20
 # The look for an error between the windows: so many bytes in such pieces, and no longer than this.
-_SEARCHED = 16 << 20
+# The rare kinds are looked for in half of the time.
+_SEARCHED = 1 << 30
 _SEARCH_PIECE = 256 << 10
-_SEARCH_SECONDS = 0.25
+_SEARCH_SECONDS = 0.5
 _OVERLAP = 1 << 10
 _BEFORE_ERROR = 2 << 10
 _AFTER_ERROR = 64 << 10
@@ -54,13 +56,15 @@ class View:
 
     `text` is never longer than the budget, notes included; of a budget that no note fits in, ``…``
     is left, or nothing of one of 0. `start` and `end` are the offsets of what was looked at. `gaps`
-    has what is not in the text, also where there was no room for a note.
+    has what is not in the text, also where there was no room for a note. Of a view of two streams
+    the offsets are stdout's, and `streams` has the view of each.
     """
 
     text: str
     start: int
     end: int
     gaps: list[Gap] = field(default_factory=list)
+    streams: dict[str, View] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
@@ -70,13 +74,16 @@ class View:
         return self.text
 
     def public(self) -> dict[str, Any]:
-        return {
+        told: dict[str, Any] = {
             "text": self.text,
             "start": self.start,
             "end": self.end,
             "complete": self.complete,
             "gaps": [asdict(gap) for gap in self.gaps],
         }
+        if self.streams:
+            told["streams"] = {name: each.public() for name, each in self.streams.items()}
+        return told
 
 
 def view(
@@ -86,11 +93,12 @@ def view(
     start: int | None = None,
     end: int | None = None,
     errors: bool = True,
+    stream: str = "",
 ) -> View:
     """`log`, or its bytes from `start` to `end`, in at most `budget` characters.
 
     With `errors` the first error is looked for, and kept if there is room. A budget of more than a
-    million characters is taken as a million.
+    million characters is taken as a million. Notes name the `stream`, if one is given.
     """
     _check(budget, start or 0, end)
     size = log.size()
@@ -100,7 +108,29 @@ def view(
     def read(low: int, high: int) -> tuple[int, bytes]:
         return read_range(log, low, high)
 
-    return _view(read, low, min(max(low, log.begin()), high), high, budget, errors)
+    return _view(read, low, min(max(low, log.begin()), high), high, budget, errors, stream)
+
+
+def view_both(stdout: Log, stderr: Log, *, budget: int = BUDGET) -> View:
+    """Two streams: stdout, and under a mark stderr, which is given at least half of the budget."""
+    _check(budget, 0, None)
+    half = max(budget // 2 - len(ERRORS_BELOW), 0)
+    errors = view(stderr, budget=half, stream="stderr")
+    if errors.start == errors.end and errors.complete:
+        shown = view(stdout, budget=budget)
+        shown.streams = {"stdout": View(shown.text, shown.start, shown.end, shown.gaps)}
+        shown.streams["stderr"] = errors
+        return shown
+    mark = len(ERRORS_BELOW) + 1 if errors.text else 0
+    output = view(stdout, budget=budget - mark - len(errors.text), stream="stdout")
+    rest = budget - len(output.text) - len(ERRORS_BELOW) - 1
+    if not errors.complete and rest > half:
+        errors = view(stderr, budget=rest, stream="stderr")
+    text = output.text
+    if errors.text:
+        text += ("\n" if text and not text.endswith("\n") else "") + ERRORS_BELOW + errors.text
+    gaps = output.gaps + errors.gaps
+    return View(text, output.start, output.end, gaps, {"stdout": output, "stderr": errors})
 
 
 def view_bytes(data: bytes, *, budget: int = BUDGET, start: int = 0, errors: bool = True) -> View:
@@ -135,7 +165,9 @@ def _check(budget: int, start: int, end: int | None) -> None:
         raise BadRequest(f"a range from {start} to {end} ends before it begins; swap them")
 
 
-def _view(read: Read, asked: int, low: int, high: int, budget: int, errors: bool) -> View:
+def _view(
+    read: Read, asked: int, low: int, high: int, budget: int, errors: bool, stream: str = ""
+) -> View:
     """`asked` is where the view should begin, `low` where there is something."""
     budget = min(budget, _LARGEST_BUDGET)
     windows = _windows(read, low, high, budget)
@@ -171,7 +203,7 @@ def _view(read: Read, asked: int, low: int, high: int, budget: int, errors: bool
         last = windows[-1]
         return total + (start < end == last.end and not last.data.endswith(b"\n"))
 
-    text, gaps = fit(entries, position, budget, block, lines)
+    text, gaps = fit(entries, position, budget, block, lines, stream)
     return View(text, asked, position, gaps)
 
 
@@ -259,17 +291,18 @@ def _look_between(read: Read, windows: list[_Window]) -> int:
     if first.error is not None and first.error.sure:
         return 0
     at, stop = first.end, last.start
-    deadline = time.monotonic() + _SEARCH_SECONDS
+    began = time.monotonic()
     perhaps: int | None = None
     sure = False
     while at < stop:
-        if at - first.end >= _SEARCHED or time.monotonic() > deadline:
+        spent = time.monotonic() - began
+        if at - first.end >= _SEARCHED or spent > _SEARCH_SECONDS:
             break
         start, data = read(at, min(at + _SEARCH_PIECE, stop))
         if not data:
             break
         at = start + len(data)
-        offset, sure = _error_in(start, data)
+        offset, sure = _error_in(start, data, thorough=spent < _SEARCH_SECONDS / 2)
         if offset is not None and (sure or perhaps is None):
             perhaps = offset
             if sure:
@@ -285,8 +318,8 @@ def _look_between(read: Read, windows: list[_Window]) -> int:
     return stop - at
 
 
-def _error_in(start: int, data: bytes) -> tuple[int | None, bool]:
-    if not any(cue in data for cue in CUES):
+def _error_in(start: int, data: bytes, *, thorough: bool) -> tuple[int | None, bool]:
+    if not may_have_error(data, thorough=thorough):
         return None, False
     text = CONTROLS.sub("", CODES.sub("", data.decode("utf-8", "replace")))
     error = first_error(text.split("\n"))

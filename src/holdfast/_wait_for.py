@@ -2,9 +2,8 @@
 
 DESIGN. One wait on one inotify descriptor for everything that has a file (logs, records, the files
 that are waited for), and a timer for the rest (see `_conditions`). A condition on output remembers
-how far it has come in each stream. If the time is up, these places are kept on disk under the
-condition's own name, so that the same call made again goes on there and misses nothing that came in
-between.
+how far it has come in each stream: these places are kept on disk under the condition's own name, so
+that the same call made again goes on there. Nothing in between is missed, each match is found once.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from functools import partial
 
 from . import _conditions
 from ._conditions import Met, Scene
-from ._cursors import forget_cursor, load_cursor, save_cursor
+from ._cursors import load_cursor, save_cursor
 from ._errors import BadRequest, NotFound
 from ._model import Exit, Record
 from ._output import Log
@@ -84,7 +83,7 @@ class _Pending:
 
     def __init__(self, scene: Scene, condition: Condition, resumes: bool) -> None:
         self.scene = scene
-        self.resumes = resumes  # goes on where the same wait stopped when its time was up
+        self.resumes = resumes  # goes on where the same condition was before
         self.condition = condition
         self.paths = frozenset(condition.paths(scene))
         self.met: Met | None = None
@@ -105,8 +104,8 @@ class _Pending:
             self.met = Met(self.condition.text, self.handle, detail)
 
     def cursor(self) -> str:
-        """The name under which the place of a wait that was given up is kept."""
-        return f"wait-{binascii.crc32(self.condition.text.encode()):08x}"
+        """The name under which its places are kept."""
+        return f"wait-{binascii.crc32(self.condition.text.encode('utf-8', 'surrogatepass')):08x}"
 
 
 class Waiting:
@@ -149,21 +148,18 @@ class Waiting:
         for each in given:
             resumes = not (isinstance(each, dict) and "since" in each)
             pending = _Pending(scene, _conditions.parse(each, now), resumes)
-            kept = self._kept_places(pending)
-            if kept:
-                pending.condition = _conditions.parse(each, now | kept)
+            if resumes and pending.condition.places():
+                pending.condition = _conditions.parse(each, now | self._places(pending))
             self._pending.append(pending)
 
-    def _kept_places(self, pending: _Pending) -> dict[str, int]:
-        """Where an earlier call that was given up had come to."""
-        if not pending.resumes:
-            return {}
+    def _places(self, pending: _Pending) -> dict[str, int]:
+        """After what this condition was met by, or had looked at, before; or the start."""
         record, home, cursor = pending.scene.record, self._client.home, pending.cursor()
         kept = {
             stream: load_cursor(home, record.session, cursor, record.handle, stream)
             for stream in pending.condition.places()
         }
-        return {stream: place - 1 for stream, place in kept.items() if place}  # 0: there is none
+        return {stream: max(0, place - 1) for stream, place in kept.items()}  # 0: there is none
 
     def close(self) -> None:
         for log in self._logs:
@@ -198,7 +194,8 @@ class Waiting:
                     return await self._result(timed_out=True)
                 if tell is not None and now >= word:
                     word = now + _WORD
-                    await tell("; ".join(map(self._waiting_text, self._unmet())))
+                    waiting = [each for each in self._unmet() if not each.hopeless]
+                    await tell("; ".join(map(self._waiting_text, waiting)))
                 until = [quiet_until, word, *self._dues()]
                 if deadline is not None:
                     until.append(deadline)
@@ -253,12 +250,16 @@ class Waiting:
         waited = Waited(
             ok=len(met) == len(self._pending) if self._all else bool(met),
             met=met,
-            waiting=[self._waiting_text(pending) for pending in self._unmet()],
+            waiting=[
+                self._waiting_text(pending)
+                for pending in self._unmet()
+                if not (timed_out and pending.hopeless)
+            ],
             timed_out=timed_out,
             seconds=time.monotonic() - self._began,
         )
         for pending in self._pending:
-            self._keep_places(pending, given_up=timed_out and pending.met is None)
+            self._keep_places(pending)
         for handle, scene in self._scenes.items():
             waited.tail[handle] = self._tail(scene, self._starts[handle])
             if not scene.record.running:
@@ -274,27 +275,25 @@ class Waiting:
         text = pending.condition.text + (f" ({seen})" if seen else "")
         return text if len(self._scenes) == 1 else f"{pending.handle}: {text}"
 
-    def _keep_places(self, pending: _Pending, *, given_up: bool) -> None:
+    def _keep_places(self, pending: _Pending) -> None:
         record, client = pending.scene.record, self._client
         if not pending.resumes:
             return
         for stream, place in pending.condition.places().items():
             where = (client.home, record.session, pending.cursor(), record.handle, stream)
             try:
-                if given_up:
-                    save_cursor(*where, place + 1)
-                else:
-                    forget_cursor(*where)
+                save_cursor(*where, place + 1)
             except NotFound:
                 return
 
     def _tail(self, scene: Scene, starts: dict[str, int]) -> str:
-        """The end of what it wrote since the wait began: to stdout, and after it to stderr."""
+        """The end of what it wrote since the wait began, or before its end: stderr after stdout."""
         from ._completion import clean_tail
 
         text = ""
         for stream, log in scene.logs.items():
-            begin = max(starts[stream], log.size() - 4 * _TAIL)
+            since = starts[stream] if scene.record.running else 0
+            begin = max(since, log.size() - 4 * _TAIL)
             tail = clean_tail(log.read(begin, 4 * _TAIL).data, _TAIL)
             room = max(_TAIL // 2, _TAIL - len(text))
             tail = tail[-room:]

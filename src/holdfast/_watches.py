@@ -63,11 +63,12 @@ def checked(spec: object) -> Watch:
     if len(kinds) != 1:
         raise BadRequest(f"a watch is one of {', '.join(KINDS)}, not {_shown(spec)}")
     (kind,) = kinds
-    odd = set(spec) - {kind, "cooldown", "most"}
-    odd -= {"stream"} if kind != "port" else set()
-    odd -= {"since"} if kind == "output" else set()
+    known = {"cooldown", "most"}
+    known |= {"stream"} if kind != "port" else set()
+    known |= {"since"} if kind == "output" else set()
+    odd = set(spec) - known - {kind}
     if odd:
-        raise BadRequest(f"a watch on {kind} knows no {min(odd, key=str)!r}")
+        raise unknown_word(f"a watch on {kind}", min(odd, key=str), known)
     value = spec[kind]
     watch: Watch = {
         kind: value,
@@ -78,30 +79,42 @@ def checked(spec: object) -> Watch:
     watch |= {name: spec[name] for name in ("stream", "since") if name in spec}
     why = _why_not(watch)
     if why:
-        raise BadRequest(f"{why}, not {_shown(spec)}")
+        raise BadRequest(why)
     return watch
+
+
+def unknown_word(what: str, word: object, known: Iterable[str]) -> BadRequest:
+    """Something in a table that means nothing there."""
+    import difflib
+
+    words = sorted(known)
+    near = difflib.get_close_matches(str(word), words, 1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    its = f"it knows {', '.join(words)}" if words else "it takes nothing else"
+    return BadRequest(f"{what} knows no {_shown(word)}{hint}; {its}")
 
 
 def _why_not(watch: Watch) -> str:
     kind = kind_of(watch)
     value = watch[kind]
     if kind == "output" and not (isinstance(value, str) and 0 < len(value) <= _LONGEST_PATTERN):
-        return f"output to watch for is a pattern of up to {_LONGEST_PATTERN} characters"
+        most = _LONGEST_PATTERN
+        return f"output to watch for is a pattern of up to {most} characters, not {_shown(value)}"
     if kind == "port" and not (_is_count(value) and 0 < value < 65536):
-        return "a port is a number from 1 to 65535"
+        return f"a port is a number from 1 to 65535, not {_shown(value)}"
     if kind in ("quiet", "every") and not (_is_time(value) and value > 0):
-        return f"{kind} takes a number of seconds above 0"
+        return f"{kind} takes a number of seconds above 0, not {_shown(value)}"
     if not _is_time(watch["cooldown"]):
-        return "a cooldown is a number of seconds"
+        return f"a cooldown is a number of seconds, not {_shown(watch['cooldown'])}"
     if not _is_count(watch["most"]) or watch["most"] < 1:
-        return "most is a number above 0"
+        return f"most is a whole number above 0, not {_shown(watch['most'])}"
     if "stream" in watch and watch["stream"] not in STREAMS:
-        return f"a stream is {' or '.join(STREAMS)}"
+        return f"a stream is {' or '.join(STREAMS)}, not {_shown(watch['stream'])}"
     since = listed(watch.get("since", 0))
     if not (0 < len(since) <= (1 if "stream" in watch else 2)):
-        return "since is one offset for each log"
+        return f"since is one offset for each log, not {_shown(watch['since'])}"
     if not all(_is_count(each) and each >= 0 for each in since):
-        return "since is an offset in the log"
+        return f"since is 'now', 'start' or a byte offset from 0 on, not {_shown(watch['since'])}"
     return ""
 
 
@@ -253,7 +266,7 @@ def _is_time(value: object) -> bool:
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
+    text = f"{value:g}" if type(value) is float else repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
 
 

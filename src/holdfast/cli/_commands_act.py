@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import time
 
 from holdfast._errors import WaitTimeout
 
 from . import ENDED_FIRST, FAILED, TIMED_OUT, _render
 from ._handles import find, find_all, find_group, open_for
-from ._parser import Usage, duration
+from ._parser import Usage, duration, table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,10 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from holdfast._sync import SyncClient, SyncProcess
+    from holdfast._wait_for import Waited
 
     from ._parser import Parser
 
 _CHUNK = 1 << 20
+_LAST_LINES = 10
 
 
 def options_send(parser: Parser) -> None:
@@ -98,8 +101,9 @@ def options_wait(parser: Parser) -> None:
         "Prints one line for each, in the order given: the exit code, 128+n for signal n, `lost` "
         "when nobody can know, `running` when the time was up (the exit code is then 124). With "
         "--for it prints what came to hold. CONDITION is exit, input, output=PATTERN, port=3000, "
-        "http=URL, file=PATH or quiet=5s; output counts from now on, or from where the same wait "
-        "stopped when its time was up. The exit code is 1 if a process ended first."
+        "http=URL, file=PATH or quiet=5s, or a JSON object with more; output counts from its "
+        "start, and each match once: the same wait again goes on after it. The exit code is 1 if a "
+        "process ended first."
     )
     parser.option("--timeout", metavar="TIME", help="wait no longer than this")
     parser.option(
@@ -114,8 +118,9 @@ def options_wait(parser: Parser) -> None:
     parser.option("--all", dest="every", action="store_true", help="every condition, for each")
     parser.option("--group", metavar="G", help="all that were started with this group")
     parser.option(
-        "--from-start", action="store_true", help="look for output=PATTERN in all of the output"
+        "--from-start", action="store_true", help="all output counts, found before or not"
     )
+    parser.option("--from-now", action="store_true", help="only output that is yet to come counts")
     parser.session()
     parser.json("print the records as one JSON array, or with --for what came of it")
 
@@ -124,10 +129,12 @@ def do_wait(args: Namespace) -> int:
     deadline = None
     if args.timeout is not None:
         deadline = time.monotonic() + duration(args.timeout, "--timeout")
-    if bool(args.words) == (args.group is not None):
+    if args.words and args.group is not None:
+        raise Usage("give handles or --group G, not both")
+    if not args.words and args.group is None:
         raise Usage("which process? give handles or --group G")
     client = open_for(args)
-    processes = find_group(client, args.group) if args.group else find_all(client, args.words)
+    processes = find_all(client, args.words) if args.words else find_group(client, args.group)
     if args.conditions:
         return _wait_for(args, client, processes)
     running = []
@@ -142,14 +149,18 @@ def do_wait(args: Namespace) -> int:
     client.close()  # what was seen is acknowledged by now
     if not running:
         return 0
-    _render.complain(f"still running after {args.timeout}: {', '.join(running)}; wait again")
+    after = _seconds(args.timeout)
+    _render.complain(f"still running after {after}: {', '.join(running)}; wait again")
     return TIMED_OUT
 
 
 def _wait_for(args: Namespace, client: SyncClient, processes: list[SyncProcess]) -> int:
     if args.any and args.every:
         raise Usage("give --any or --all, not both")
-    conditions = [_from_start(text) if args.from_start else text for text in args.conditions]
+    since = "start" if args.from_start else "now" if args.from_now else None
+    conditions = [table(text, "--for") for text in args.conditions]
+    if since:
+        conditions = [_since(each, since) for each in conditions]
     waited = client.wait_for(processes, *conditions, all=args.every, timeout=args.timeout)
     client.close()
     if args.json:
@@ -157,21 +168,45 @@ def _wait_for(args: Namespace, client: SyncClient, processes: list[SyncProcess])
     else:
         for met in waited.met:
             name = f"{met.handle}: " if len(processes) > 1 else ""
-            print(_render.safe(name + met.describe()))
+            how = f": {waited.ended[met.handle].describe()}" if met.condition == "exit" else ""
+            print(_render.safe(name + met.describe() + how))
     if waited.ok:
         return 0
+    _show_ended(waited, brief=args.json)
     if waited.timed_out:
         waiting = "; ".join(waited.waiting)
-        _render.complain(f"still waiting after {args.timeout} for {waiting}; wait again")
+        after = _seconds(args.timeout)
+        _render.complain(f"still waiting after {after} for {waiting}; wait again")
         return TIMED_OUT
-    for handle, end in waited.ended.items():
-        _render.complain(f"{handle} {end.describe()} before that; `holdfast logs` has its output")
     return ENDED_FIRST
 
 
-def _from_start(text: str) -> object:
-    kind, equals, value = text.partition("=")
-    return {"output": value, "since": "start"} if kind == "output" and equals else text
+def _show_ended(waited: Waited, *, brief: bool) -> None:
+    """Who ended before it could do what was waited for, and the last it said."""
+    told = {met.handle for met in waited.met if met.condition == "exit"}
+    for handle, end in waited.ended.items():
+        if handle in told:
+            continue
+        lines = waited.tail.get(handle, "").rstrip("\n").split("\n")[-_LAST_LINES:]
+        said = [] if brief else [line for line in lines if line.strip()]
+        below = "; its last output:" if said else ""
+        _render.complain(
+            f"{handle} {end.describe()} before that; `holdfast logs {handle}` has its output{below}"
+        )
+        for line in said:
+            sys.stderr.write(f"  {_render.safe(line)}\n")
+
+
+def _seconds(timeout: str) -> str:
+    """As it was given; a number alone is of seconds."""
+    return f"{timeout} s" if timeout.replace(".", "", 1).isdigit() else timeout
+
+
+def _since(given: object, since: str) -> object:
+    if isinstance(given, dict):
+        return {"since": since, **given} if "output" in given else given
+    kind, equals, value = str(given).partition("=")
+    return {"output": value, "since": since} if kind == "output" and equals else given
 
 
 def _wait(process: SyncProcess, deadline: float | None) -> str | None:

@@ -81,6 +81,11 @@ def _cells(event: Event) -> tuple[str | tuple[str, str | None], ...]:
         status = f"waits {event.kind}", "yellow"
         if event.prompt:  # which is what counts, so a long command leaves room for it
             command = f"{_render.cut(_render.safe(command), _BESIDE)} asks: {event.prompt}"
+    elif event.type == "watch":
+        status = f"{event.type} {event.watch}", "yellow"
+        seen = event.line or event.match
+        more = f" ({event.missed} more before it)" if event.missed else ""
+        command = event.condition + (f": {seen}" if seen else "") + more
     return (
         event.at[:19] + "Z",
         event.session,

@@ -34,11 +34,19 @@ def options_view(parser: Parser) -> None:
     parser.option(
         "--budget", metavar="N", type=int, default=10_000, help="at most so many characters (10000)"
     )
-    parser.option("--start", metavar="OFFSET", type=int, help="only from this byte on")
-    parser.option("--end", metavar="OFFSET", type=int, help="only up to this byte")
-    parser.option("--stream", choices=("stdout", "stderr"), default="stdout", help="which one")
+    _range(parser)
     parser.session()
     parser.json("print it with what was left out as JSON")
+
+
+def _range(parser: Parser) -> None:
+    parser.option("--start", metavar="OFFSET", type=int, help="only from this byte on")
+    parser.option("--end", metavar="OFFSET", type=int, help="only up to this byte")
+    parser.option(
+        "--stream",
+        choices=("stdout", "stderr"),
+        help="only this one (default: both where stderr is separate; of a range stdout)",
+    )
 
 
 def do_view(args: Namespace) -> int:
@@ -54,8 +62,8 @@ def do_view(args: Namespace) -> int:
 def options_search(parser: Parser) -> None:
     parser.words("HANDLE PATTERN", 2, 2)
     parser.epilog = (
-        "Prints the last matching lines, each after its byte offset, with lines around it. The "
-        "exit code is 1 if nothing matched."
+        "Prints the last matching lines, each with its number (as `holdfast logs --lines` takes "
+        "it) and its byte offset, with lines around it. The exit code is 1 if nothing matched."
     )
     parser.option("-C", "--context", metavar="N", type=int, default=2, help="lines around it (2)")
     parser.option("--first", metavar="N", type=int, help="the first N matches")
@@ -65,7 +73,7 @@ def options_search(parser: Parser) -> None:
     parser.option(
         "--timeout", metavar="S", type=float, default=2.0, help="take no longer than this (2)"
     )
-    parser.option("--stream", choices=("stdout", "stderr"), default="stdout", help="which one")
+    _range(parser)
     parser.session()
     parser.json()
 
@@ -80,6 +88,8 @@ def do_search(args: Namespace) -> int:
         last=args.last,
         ignore_case=args.ignore_case,
         literal=args.literal,
+        start=args.start,
+        end=args.end,
         timeout=args.timeout,
         stream=args.stream,
     )

@@ -15,16 +15,19 @@ import os
 import signal
 import stat
 import sys
+import threading
 import time
 from queue import Empty, SimpleQueue
 
 from holdfast._config import UNSET
 from holdfast._errors import NotExecutable, NotFound, NotRunning, Unsupported
+from holdfast._link import run
 from holdfast._model import Exit, duration_text
+from holdfast._process import YIELDED
 
 from . import FAILED, NOT_EXECUTABLE, NOT_FOUND, PIPE_CLOSED, TIMED_OUT, _render
 from ._handles import open_for
-from ._parser import duration
+from ._parser import duration, table
 from ._streams import FDS, Pump, copy, listen, on_terminal
 
 TYPE_CHECKING = False
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
     from ._parser import Parser
 
 _CHUNK = 1 << 16
+_MOMENT = 1.0  # that a keeper has to answer after a signal
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -84,11 +88,15 @@ def options_run(parser: Parser) -> None:
         metavar="CONDITION",
         action="append",
         default=[],
-        help="tell its session of output=PATTERN, quiet=30s, port=3000, every=60s; may be repeated",
+        help="tell its session of output=PATTERN, quiet=30s, port=3000, every=60s, or as a JSON "
+        "object with cooldown and most; may be repeated",
     )
     parser.option("--log-cap", metavar="SIZE", help="keep this much of the end of its log (256MiB)")
     parser.option("--log-limit", metavar="SIZE", help="stop it when it wrote more than this")
-    parser.json("print the record as JSON (in the foreground: at the end, instead of the output)")
+    parser.json(
+        "print the record as JSON (in the foreground: at the end, instead of the output; with "
+        "--yield it has `backgrounded`, and in `early` what came of the output)"
+    )
 
 
 def do_run(args: Namespace) -> int:
@@ -108,7 +116,12 @@ def do_run(args: Namespace) -> int:
         listen(heeded, lambda number: news.put(("signal", number)))
     client = open_for(args)
     try:
-        process = _spawn(client, args)
+        if args.detach or attached:
+            process = _spawn(client, args)
+        elif (started := _spawn_heeding(client, args, news)) is None:
+            return 128 + int(news.get()[1])
+        else:
+            process = started
     except NotExecutable as error:
         _render.complain(str(error))
         return NOT_FOUND if error.missing else NOT_EXECUTABLE
@@ -124,7 +137,44 @@ def do_run(args: Namespace) -> int:
         return _stay_attached(args, client, process)
     if process.record.mode != "pipe" and not args.stdin and _has_input():
         _render.complain("what is typed or piped here is not passed on; --stdin passes it on")
-    return _Foreground(args, process, news).stay()
+    code = _Foreground(args, process, news).stay()
+    client.close()  # what was seen is acknowledged by now
+    return code
+
+
+def _spawn_heeding(
+    client: SyncClient, args: Namespace, news: SimpleQueue[tuple[str, Any]]
+) -> SyncProcess | None:
+    """Start it, or give up after a signal and put that back; a keeper may not answer for long."""
+
+    def start() -> None:
+        try:
+            news.put(("spawn", _spawn(client, args)))
+        except BaseException as error:
+            news.put(("spawn", error))
+
+    threading.Thread(target=start, daemon=True).start()
+    signals: list[tuple[str, Any]] = []
+    until: float | None = None
+    while True:
+        try:
+            what, told = news.get(timeout=until and max(0.0, until - time.monotonic()))
+        except Empty:
+            break
+        if what == "spawn":
+            for each in signals:
+                news.put(each)  # they are the process's now
+            if isinstance(told, BaseException):
+                raise told
+            process: SyncProcess = told
+            return process
+        signals.append((what, told))
+        until = time.monotonic() + (_MOMENT if len(signals) == 1 else 0)
+    _render.complain(
+        "the keeper does not answer; `holdfast ps` will tell whether it started the command"
+    )
+    news.put(signals[0])
+    return None
 
 
 def _check(args: Namespace) -> None:
@@ -166,7 +216,7 @@ def _spawn(client: SyncClient, args: Namespace) -> SyncProcess:
         stderr=args.stderr,
         keep=args.keep,
         group=args.group,
-        watch=args.watch,
+        watch=[table(text, "--watch") for text in args.watch],
         log_cap=chosen(args.log_cap),
         log_limit=chosen(args.log_limit),
     )
@@ -199,8 +249,9 @@ class _Foreground:
         record: Record | None = None
 
         def ended(process: SyncProcess) -> None:
+            # Acknowledged when it is shown: we may have left by then.
             nonlocal record
-            process.wait()
+            run(process._process._until_end())
             record = process.refresh()
 
         self._follow("wait", ended)
@@ -232,7 +283,7 @@ class _Foreground:
 
     def _leave(self) -> int:
         if self._args.json:
-            _render.show_json(self._process.record.public())
+            self._show_json(self._process.record, backgrounded=True)
         handle = self._process.handle
         _render.complain(
             f"{handle} goes on in the background; `holdfast wait {handle}` waits for its end"
@@ -250,6 +301,7 @@ class _Foreground:
         """Stop the process: politely, then by force; the third signal is for us alone."""
         self._signals += 1
         self._code = 128 + number
+        self._until = None  # it is not left in the background now
         if self._signals == 1:
             self._start("kill", lambda process: process.kill() and None)
         elif self._signals == 2:
@@ -263,7 +315,15 @@ class _Foreground:
             raise error
         if what == "output" and self._code is None:
             self._code = PIPE_CLOSED
+            self._until = None
             self._start("kill", lambda process: process.kill() and None)
+
+    def _show_json(self, record: Record, *, backgrounded: bool) -> None:
+        told = record.public()
+        if self._args.yielding is not None:
+            early = self._process.view(budget=YIELDED).text
+            told |= {"backgrounded": backgrounded, "early": early}
+        _render.show_json(told)
 
     def _finish(self, record: Record) -> int:
         code = self._code
@@ -272,7 +332,11 @@ class _Foreground:
             if record.reason not in ("exited", "signal"):
                 _render.complain(_explain(record))
         if self._args.json:
-            _render.show_json(record.public())
+            self._show_json(record, backgrounded=False)
+        try:
+            self._process.wait()  # which acknowledges the end
+        except NotFound:
+            pass  # somebody removed it just now
         return code
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast._config import UNSET
+from holdfast._errors import BadRequest
 
 from . import FAILED, _render
 from ._handles import find, find_all, find_group, open_for
@@ -22,7 +23,7 @@ def options_kill(parser: Parser) -> None:
     parser.words("HANDLE... | --group G | --all | --session S", 0, None)
     parser.epilog = (
         "The signal goes to all of the process's group; what is left after the grace is killed. "
-        "Stopping what has ended is fine."
+        "Stopping what has ended is fine. A group is one session's: if several have it, say which."
     )
     parser.option("--all", action="store_true", help="everything that runs")
     parser.option("--group", metavar="G", help="what was started with this group")
@@ -59,7 +60,13 @@ def _receipts(client: SyncClient, args: Namespace) -> list[Receipt]:
     grace = UNSET if args.grace is None else args.grace
     signal = args.signal or "TERM"
     if args.group is not None:
-        find_group(client, args.group)  # of which there must be something
+        processes = find_group(client, args.group)  # of which there must be something
+        sessions = {each.record.session for each in processes if each.record.running}
+        if len(sessions) > 1:
+            raise BadRequest(
+                f"group {args.group!r} is in several sessions, {', '.join(sorted(sessions))}; "
+                "say which with --session S"
+            )
         return client.group(args.group).stop(signal=signal, grace=grace)
     if not args.words:
         return client.stop_all(signal=signal, grace=grace)

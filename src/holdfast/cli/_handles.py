@@ -53,6 +53,8 @@ def find_all(client: SyncClient, texts: Iterable[str]) -> list[SyncProcess]:
 
 def find_group(client: SyncClient, name: str) -> list[SyncProcess]:
     """Everything that was started with a group, oldest first."""
+    if not name:
+        raise BadRequest("--group needs the name of a group; `holdfast ps -a` lists them")
     processes = client.list(group=name)
     if not processes:
         raise NotFound(f"there is no process in group {name!r}; `holdfast ps -a` lists them all")

@@ -67,6 +67,22 @@ def duration(text: str, flag: str) -> float:
         raise Usage(f"{flag} {error}, not {text!r}") from None
 
 
+def table(text: str, flag: str) -> object:
+    """A condition: a text as it is, or a table where it is a JSON object."""
+    if not text.lstrip().startswith("{"):
+        return text
+    import json
+
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise Usage(f"{flag} {_cut(text)} is no JSON: {error}") from None
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 80 else text[:79] + "…"
+
+
 class Parser(argparse.ArgumentParser):
     """Options by argparse; words counted here, and found in ``args.words``."""
 
@@ -111,7 +127,8 @@ class Parser(argparse.ArgumentParser):
         if self.rest is not None:
             setattr(args, *self.rest)
         if len(words) < self._least:
-            self.error(f"{self.shown} is missing")
+            missing = " ".join(self.shown.split()[len(words) :]) if words else self.shown
+            self.error(f"{missing} is missing")
         if len(words) > self._most:
             self.error(f"one argument too many, {words[self._most]!r}")
         args.words = words

@@ -100,7 +100,7 @@ class Delivery:
         }
         outbox = self.outbox(record.session)
         outbox.acknowledge(outbox.open_prompts(record.handle))  # nobody can answer them any more
-        if not self.gatherings.ended(record.session, record.handle, entry):
+        if not self.gatherings.ended(record.handle, entry):
             outbox.append(entry)
 
     def prompt(self, child: Child, said: dict[str, Any], *, again: bool) -> None:
@@ -225,14 +225,21 @@ class Delivery:
             if handle not in self._unsaved:
                 self._on_saved(child)
 
+    def settle(self, child: Child) -> None:
+        """Before it is forgotten: its group is still to be told how it ended."""
+        record = child.record
+        if not record.told and self.gatherings.has(record.handle):
+            self._append(child)
+            record.told = True
+
     def forget(self, handle: str) -> None:
         self._unsaved.pop(handle, None)
 
-    def acknowledge(self, session: str, ids: list[str]) -> list[str]:
+    def acknowledge(self, session: str, ids: list[str], by: str = "") -> list[str]:
         if session not in self._outboxes and not os.path.exists(self._home.outbox(session)):
             return []
         self.gatherings.acknowledged(session, ids)
-        return self.outbox(session).acknowledge(ids)
+        return self.outbox(session).acknowledge(ids, by)
 
     def pending(self, session: str) -> int:
         """How many events of a session nobody has acknowledged."""

@@ -132,9 +132,9 @@ class Gatherings:
 
     # -- ends ----------------------------------------------------------------------------------
 
-    def ended(self, session: str, handle: str, entry: Entry) -> bool:
+    def ended(self, handle: str, entry: Entry) -> bool:
         """Take a member's end instead of its own event; False if it is nobody's member."""
-        gathering = self._of(session, handle)
+        gathering = self._of(handle)
         if gathering is None:
             return False
         if gathering.ends[handle] is None:
@@ -147,9 +147,12 @@ class Gatherings:
         self._tell_if_complete(gathering)
         return True
 
-    def _of(self, session: str, handle: str) -> Gathering | None:
+    def has(self, handle: str) -> bool:
+        return self._of(handle) is not None
+
+    def _of(self, handle: str) -> Gathering | None:
         for gathering in self._by_id.values():
-            if gathering.session == session and handle in gathering.ends:
+            if handle in gathering.ends:
                 return gathering
         return None
 
@@ -172,8 +175,11 @@ class Gatherings:
                 self._forget(gathering)
             elif seen:
                 gathering.seen |= seen
-                self._save(gathering)
-                self._forget_if_seen(gathering)
+                try:
+                    self._save(gathering)
+                    self._forget_if_seen(gathering)
+                except OSError as error:  # at worst it is told of once more
+                    say(f"what was seen of a group cannot be written: {error}")
 
     def _forget_if_seen(self, gathering: Gathering) -> None:
         if gathering.told and gathering.seen.issuperset(gathering.ends):
@@ -199,7 +205,11 @@ class Gatherings:
         """Give a session's gatherings to another."""
         for gathering in [each for each in self._by_id.values() if each.session == old]:
             gathering.session = new
-            self._save(gathering)
+            try:
+                self._save(gathering)
+            except OSError:
+                gathering.session = old  # the disk is full; it is tried again
+                raise
 
     def load(self) -> None:
         """Take up what an earlier worker left, before any end is told."""

@@ -17,7 +17,7 @@ import time
 
 from .. import _kernel
 from .._errors import StoreError
-from .._home import Home, make_private_directory, read_private, replace_private
+from .._home import Home, make_private_directory, read_private, replace_private, unlink
 from .journal import say
 from .loop import IN
 
@@ -154,11 +154,17 @@ class Leases:
             if lease.lost_clock is not None and not lease.holders and lease.directory == directory
         ]
 
+    def sessions(self) -> set[str]:
+        """Those that somebody holds, or in their grace."""
+        return set(self._leases)
+
     def forget(self, session: str) -> None:
         """Somebody else has taken over what it held."""
         lease = self._leases.get(session)
         if lease is not None:
             self._end(lease)
+        else:
+            unlink(self._path(session))
 
     # -- losing --------------------------------------------------------------------------------
 
@@ -181,10 +187,7 @@ class Leases:
     def _end(self, lease: Lease) -> None:
         self._cancel(lease)
         self._leases.pop(lease.session, None)
-        try:
-            os.unlink(self._path(lease.session))
-        except FileNotFoundError:
-            return
+        unlink(self._path(lease.session))
 
     def _cancel(self, lease: Lease) -> None:
         if lease.timer is not None:

@@ -4,9 +4,11 @@ A session in its grace may be adopted by a session that works in the same direct
 their logs and cursors, and the events that nobody was told of become the adopter's. A session that
 somebody holds is neither shown nor given away.
 
-DESIGN. ``adopted.json`` of the adopter names the session and its processes; with that written, it
-has happened. The moves that follow can each be done twice, and whoever starts after a kill does
-them again before anything else is looked at. The directory of the old session goes last.
+DESIGN. ``adopted.json`` of the adopter names the session, its processes and the request; with that
+written, it has happened. The moves that follow can each be done twice: whoever starts after a kill
+does them again before anything else is looked at, and on a full disk they are tried until there is
+room. The directory of the old session goes last, and then the entry says `done`: a session of that
+name is another one from then on. Before that nobody can connect to it.
 """
 
 from __future__ import annotations
@@ -27,66 +29,153 @@ if TYPE_CHECKING:
 
     from .._home import Home
     from .leases import Lease
+    from .loop import Timer
     from .worker import Worker
 
-_UNREADABLE = (OSError, StoreError, LookupError, TypeError, ValueError, AttributeError)
+_AGAIN = 1.0
 
 
-def left_behind(worker: Worker, session: str) -> list[dict[str, Any]]:
-    """What sessions of the same directory left, oldest first."""
-    found = []
-    for lease in _candidates(worker, session):
-        records = _records(worker, lease.session)
-        pending = worker.delivery.pending(lease.session)
-        if records or pending:
-            assert lease.lost_clock is not None
-            lost = time.monotonic() - lease.lost_clock
-            found.append(
-                {
-                    "session": lease.session,
-                    "lost_seconds": round(lost, 3),
-                    "stops_in_seconds": round(max(0.0, lease.grace - lost), 3),
-                    "events": pending,
-                    "records": [record.to_json() for record in records],
-                }
+class _Adoption:
+    __slots__ = ("done", "handles", "new", "old", "said", "token")
+
+    def __init__(
+        self, old: str, new: str, token: str, handles: list[str], *, done: bool = False
+    ) -> None:
+        self.old = old
+        self.new = new
+        # Of the request, which gets the same answer if it is asked again; empty if it was finished
+        # later and nobody was answered yet.
+        self.token = token
+        self.handles = handles
+        self.done = done
+        self.said = False  # that it cannot be finished yet
+
+    def to_json(self) -> dict[str, Any]:
+        return {"token": self.token, "handles": self.handles, "done": self.done}
+
+
+class Adoptions:
+    __slots__ = ("_timer", "_unfinished", "_worker")
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._unfinished: dict[str, _Adoption] = {}  # by the old session
+        self._timer: Timer | None = None
+
+    def left_behind(self, session: str) -> list[dict[str, Any]]:
+        """What sessions of the same directory left, oldest first."""
+        worker, found = self._worker, []
+        for lease in self._candidates(session):
+            records = _records(worker, lease.session)
+            pending = worker.delivery.pending(lease.session)
+            if records or pending:
+                assert lease.lost_clock is not None
+                lost = time.monotonic() - lease.lost_clock
+                found.append(
+                    {
+                        "session": lease.session,
+                        "lost_seconds": round(lost, 3),
+                        "stops_in_seconds": round(max(0.0, lease.grace - lost), 3),
+                        "events": pending,
+                        "records": [record.to_json() for record in records],
+                    }
+                )
+        return sorted(found, key=lambda each: -float(each["lost_seconds"]))
+
+    def _candidates(self, session: str) -> list[Lease]:
+        leases = self._worker.leases
+        directory = leases.directory(session)
+        if directory is None:
+            raise BadRequest(
+                "only a client that holds a session can take over another; see `connect`"
             )
-    return sorted(found, key=lambda each: -float(each["lost_seconds"]))
+        return [each for each in leases.lost_in(directory) if each.session != session]
 
+    def adopt(self, old: str, new: str, token: str) -> list[str]:
+        """Make everything of a lost session this one's; the handles of what it was."""
+        adoption = self._unfinished.get(old)
+        if adoption is not None and adoption.new == new:
+            adoption.token = token  # of whoever asks now for what could not be finished before
+        else:
+            before = _adopted(self._worker.home, new).get(old)
+            if before is not None and before.token == token:
+                return before.handles  # asked before, and the answer was lost
+            lost = old in [lease.session for lease in self._candidates(new)]
+            if before is not None and not before.token and not lost:
+                before.token = token  # whoever asked then was told that it could not be done yet
+                _note(self._worker.home, before)
+                return before.handles
+            if not lost:
+                raise NotFound(
+                    f"no session {str(old)[:80]!r} was left behind in this directory; its client "
+                    "may be back, its time may be up, or somebody else has adopted it"
+                )
+            adoption = self._begin(old, new, token)
+        self._finish(adoption)
+        return adoption.handles
 
-def adopt(worker: Worker, old: str, new: str) -> list[str]:
-    """Make everything of a lost session this one's; the handles of what it was."""
-    before = _adopted(worker.home, new)
-    if old in before:
-        return before[old]  # asked before, and the answer was lost
-    if old not in [lease.session for lease in _candidates(worker, new)]:
-        raise NotFound(
-            f"no session {str(old)[:80]!r} was left behind in this directory; its client may be "
-            "back, its time may be up, or somebody else has adopted it"
-        )
-    for start in worker.tmux.starting(old):
-        worker.tmux.cancel(start)  # whoever asked for it is gone
-    handles = [record.handle for record in _records(worker, old)]
-    make_private_directory(worker.home.session(new))
-    noted = json.dumps({**before, old: handles}).encode()
-    replace_private(_path(worker.home, new), noted)
-    worker.leases.forget(old)
-    _move(worker, old, new, handles)
-    return handles
+    def _begin(self, old: str, new: str, token: str) -> _Adoption:
+        worker = self._worker
+        for earlier in [each for each in self._unfinished.values() if each.new == old]:
+            self._finish_late(earlier)  # whose entry goes with the directory of `old`
+        adoption = _Adoption(old, new, token, [each.handle for each in _records(worker, old)])
+        _note(worker.home, adoption)
+        self._unfinished[old] = adoption
+        for start in worker.tmux.starting(old):
+            worker.tmux.cancel(start)  # whoever asked for it is gone
+        return adoption
 
+    def _finish(self, adoption: _Adoption) -> None:
+        """Move what is not moved yet; if that fails now, it is tried again."""
+        try:
+            _move(self._worker, adoption.old, adoption.new, adoption.handles)
+            adoption.done = True
+            _note(self._worker.home, adoption)
+        except (OSError, StoreError) as error:
+            adoption.done = False
+            if not adoption.said:
+                say(f"what a lost session left cannot be taken over yet: {error}")
+            adoption.said = True
+            if self._timer is None:
+                self._timer = self._worker.loop.after(_AGAIN, self._again)
+            raise
+        del self._unfinished[adoption.old]
+        say(f"a session has taken over {len(adoption.handles)} processes of a lost one")
 
-def finish(worker: Worker) -> None:
-    """Before records are looked at: do what a worker left half done when it was killed."""
-    for new in worker.home.session_names():
-        for old, handles in _adopted(worker.home, new).items():
-            if os.path.isdir(worker.home.session(old)):
-                _move(worker, old, new, handles)
+    def _finish_late(self, adoption: _Adoption) -> None:
+        adoption.token = ""
+        self._finish(adoption)
 
+    def _again(self) -> None:
+        self._timer = None
+        for adoption in list(self._unfinished.values()):
+            try:
+                self._finish_late(adoption)
+            except (OSError, StoreError):
+                continue  # which set the timer
 
-def _candidates(worker: Worker, session: str) -> list[Lease]:
-    directory = worker.leases.directory(session)
-    if directory is None:
-        raise BadRequest("only a client that holds a session can take over another; see `connect`")
-    return [each for each in worker.leases.lost_in(directory) if each.session != session]
+    def take_up(self) -> None:
+        """Before records are looked at: do what a worker left half done when it was killed."""
+        for new in self._worker.home.session_names():
+            try:
+                found = _adopted(self._worker.home, new)
+            except (OSError, StoreError) as error:
+                say(f"what a session adopted cannot be read: {error}")
+                continue
+            self._unfinished.update((old, each) for old, each in found.items() if not each.done)
+        self._again()
+
+    def settle(self, session: str) -> None:
+        """Somebody connects to a session; if it is being taken over, that comes first."""
+        adoption = self._unfinished.get(session)
+        if adoption is not None:
+            try:
+                self._finish_late(adoption)
+            except OSError as error:
+                raise StoreError(
+                    f"session {session!r} is being taken over by another one, which cannot be "
+                    f"finished now: {error.strerror}; free some space and try again"
+                ) from error
 
 
 def _records(worker: Worker, session: str) -> list[Record]:
@@ -97,24 +186,34 @@ def _records(worker: Worker, session: str) -> list[Record]:
 
 
 def _move(worker: Worker, old: str, new: str, handles: list[str]) -> None:
-    home = worker.home
+    worker.leases.forget(old)
     for handle in handles:
         child = worker.children.get(handle)
         try:
             record = worker.store.load(handle) if child is None else child.record
-        except (NotFound, StoreError):
+            if record.session == old:
+                _move_record(worker, record, new)
+        except (NotFound, FileNotFoundError):
             continue
-        if record.session == old:
-            worker.shelf.take(old, handle)
-            record.session = new
-            worker.store.save(record)
-            if not record.running:
-                worker.shelf.put(record)
+        except StoreError as error:
+            if error.detail.get("for_now"):
+                raise
     worker.delivery.move(old, new)
     worker.agents.move(old, new)
-    _move_cursors(home, old, new)
-    shutil.rmtree(home.session(old), ignore_errors=True)
-    say(f"a session has taken over {len(handles)} processes of a lost one")
+    _move_cursors(worker.home, old, new)
+    shutil.rmtree(worker.home.session(old), ignore_errors=True)
+
+
+def _move_record(worker: Worker, record: Record, new: str) -> None:
+    old, record.session = record.session, new
+    try:
+        worker.store.save(record)
+    except BaseException:
+        record.session = old
+        raise
+    worker.shelf.take(old, record.handle)
+    if not record.running:
+        worker.shelf.put(record)
 
 
 def _move_cursors(home: Home, old: str, new: str) -> None:
@@ -131,12 +230,30 @@ def _path(home: Home, session: str) -> str:
     return home.session(session) + "/adopted.json"
 
 
-def _adopted(home: Home, session: str) -> dict[str, list[str]]:
+def _note(home: Home, adoption: _Adoption) -> None:
+    entries = {old: each.to_json() for old, each in _adopted(home, adoption.new).items()}
+    make_private_directory(home.session(adoption.new))
+    noted = json.dumps({**entries, adoption.old: adoption.to_json()}).encode()
+    replace_private(_path(home, adoption.new), noted)
+
+
+def _adopted(home: Home, session: str) -> dict[str, _Adoption]:
+    """What a session has taken over, by the sessions it was."""
     try:
-        data = json.loads(read_private(_path(home, session)))
-        return {str(old): [str(each) for each in handles] for old, handles in data.items()}
+        data = read_private(_path(home, session))
     except (FileNotFoundError, NotADirectoryError):
         return {}
-    except _UNREADABLE as error:
+    try:
+        return {
+            str(old): _Adoption(
+                str(old),
+                session,
+                str(each["token"]),
+                [str(handle) for handle in each["handles"]],
+                done=bool(each["done"]),
+            )
+            for old, each in json.loads(data).items()
+        }
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         say(f"what a session adopted cannot be read: {error}")
         return {}

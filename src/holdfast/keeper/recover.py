@@ -13,7 +13,7 @@ import signal
 from .. import _kernel
 from .._errors import NotFound, StoreError
 from .._model import ExitNote, Record, signal_number
-from . import adopt, left_behind
+from . import adopt
 from .journal import say
 
 TYPE_CHECKING = False
@@ -27,7 +27,7 @@ def recover(worker: Worker) -> None:
     ended = []
     worker.store.clean_up()
     worker.delivery.gatherings.load()
-    left_behind.finish(worker)
+    worker.adoptions.take_up()
     for handle in worker.store.handles():
         try:
             record = worker.store.load(handle)
@@ -54,7 +54,8 @@ def recover(worker: Worker) -> None:
     worker.agents.recover()
     worker.leases.recover()
     worker.shelf.prune()
-    worker.shelf.prune_sessions({child.record.session for child in worker.children.values()})
+    in_use = {child.record.session for child in worker.children.values()}
+    worker.shelf.prune_sessions(in_use | worker.agents.sessions() | worker.leases.sessions())
     worker.tell("recovered")
 
 

@@ -7,6 +7,7 @@ when the answer comes later (`Connection.later`) or was given already.
 from __future__ import annotations
 
 import binascii
+import errno
 import os
 import signal
 import sys
@@ -20,6 +21,7 @@ from .._errors import (
     KeeperError,
     LimitReached,
     NotRunning,
+    SpawnError,
     StoreError,
     Unavailable,
     Unsupported,
@@ -32,7 +34,7 @@ from .._start import keeper_program
 from .._tmux import session_name
 from .._version import __version__
 from .._watches import MOST_WATCHES, begun, checked
-from . import agents, launch, left_behind
+from . import agents, launch
 from .child import Child, clear_log, log_writer
 from .connection import Connection
 from .journal import say
@@ -296,12 +298,12 @@ class Verbs:
         return {}
 
     def verb_kill(self, connection: Connection, number: int, m: Message) -> Answer | None:
-        polite = _signal(m["signal"])
+        polite, grace = _signal(m["signal"]), _grace(m["grace"])
         self._cancel_start(connection, m["handle"])
         record, child = self._find(connection, m["handle"])
         if child is None:
             return _ended_already(record)
-        self.worker.stop(child, "killed", f"pid {connection.pid}", polite, _grace(m["grace"]))
+        self.worker.stop(child, "killed", f"pid {connection.pid}", polite, grace)
         self._when_stopped(connection, number, child, lambda receipt: receipt)
         return None
 
@@ -314,18 +316,28 @@ class Verbs:
     ) -> None:
         """Answer once nothing is left of a process that is being stopped, or ended by itself."""
 
+        def finish(receipt: Answer) -> None:
+            try:
+                connection.answer(number, answer(receipt))
+            except HoldfastError as error:
+                connection.refuse(number, error)
+            except OSError as error:
+                say(f"{child.record.handle}: {error}")
+                connection.refuse(number, translated(error))
+
         def done(receipt: Answer) -> None:
-            connection.answer(number, answer({"record": child.record.to_json(), **receipt}))
+            finish({"record": child.record.to_json(), **receipt})
 
         def ended(record: Record) -> None:
-            connection.answer(number, answer(_ended_already(record)))
+            # Once its end is told too, which comes after those who wait for it.
+            self.worker.loop.after(0.0, lambda: finish(_ended_already(record)))
 
         stopping = child.stopping
         if stopping is not None:
             stopping.when_done(done)
             connection.later(number, lambda: stopping.forget(done))
         elif child.note is not None:
-            ended(child.record)
+            finish(_ended_already(child.record))
         else:
             child.waiters.append(ended)
             connection.later(number, lambda: child.stop_waiting(ended))
@@ -346,6 +358,8 @@ class Verbs:
         record, child = self._find(connection, m["handle"])
 
         def removed(receipt: Answer) -> Answer:
+            if child is not None:
+                self.worker.delivery.settle(child)
             self.worker.delivery.acknowledge(record.session, [end_event_id(record.handle)])
             self.worker.delivery.acknowledge_watches(record)
             self.worker.forget(record.session, record.handle)
@@ -360,24 +374,21 @@ class Verbs:
     # -- a session -----------------------------------------------------------------------------
 
     def verb_stop_all(self, connection: Connection, number: int, m: Message) -> Answer | None:
-        children = self.worker.running(connection.session)
-        for start in self.worker.tmux.starting(connection.session):
-            self.worker.tmux.cancel(start)
-        return self._kill_many(connection, number, children, m)
+        return self._kill_many(connection, number, lambda record: True, m)
 
     def verb_stop_group(self, connection: Connection, number: int, m: Message) -> Answer | None:
         group = _group(m["group"])
-        running = self.worker.running(connection.session)
-        for start in self.worker.tmux.starting(connection.session):
-            if start.record.group == group:
-                self.worker.tmux.cancel(start)
-        children = [child for child in running if child.record.group == group]
-        return self._kill_many(connection, number, children, m)
+        return self._kill_many(connection, number, lambda record: record.group == group, m)
 
     def _kill_many(
-        self, connection: Connection, number: int, children: list[Child], m: Message
+        self, connection: Connection, number: int, wanted: Callable[[Record], bool], m: Message
     ) -> Answer | None:
         polite, grace = _signal(m["signal"]), _grace(m["grace"])
+        running = self.worker.running(connection.session)
+        children = [child for child in running if wanted(child.record)]
+        for start in self.worker.tmux.starting(connection.session):
+            if wanted(start.record):
+                self.worker.tmux.cancel(start)
         return self._stop_many(connection, number, children, "killed", polite, grace)
 
     def verb_gather(self, connection: Connection, number: int, m: Message) -> Answer:
@@ -403,13 +414,14 @@ class Verbs:
         return self._stop_many(connection, number, children, "lease_ended", signal.SIGTERM, None)
 
     def verb_left_behind(self, connection: Connection, number: int, m: Message) -> Answer:
-        return {"sessions": left_behind.left_behind(self.worker, connection.session or "")}
+        return {"sessions": self.worker.adoptions.left_behind(connection.session or "")}
 
     def verb_adopt(self, connection: Connection, number: int, m: Message) -> Answer:
         if connection.session is None:
             raise BadRequest("only a client that holds a session can take over another")
         old = check_session(m["session"])
-        return {"handles": left_behind.adopt(self.worker, old, connection.session)}
+        adopt = self.worker.adoptions.adopt
+        return {"handles": adopt(old, connection.session, str(m["token"]))}
 
     def verb_lease(self, connection: Connection, number: int, m: Message) -> Answer:
         if not connection.leased or connection.session is None:
@@ -466,39 +478,48 @@ class Verbs:
         return {"agent": self.worker.agents.register(record, pidfd).to_json()}
 
     def verb_agent_done(self, connection: Connection, number: int, m: Message) -> Answer:
-        session = connection.session or DEFAULT_SESSION
-        return {"agent": self.worker.agents.done(session, m["agent"], bool(m["success"])).to_json()}
+        record = self._agent(connection, m)
+        if record is not None:
+            tail = agents.checked_tail(m.get("tail"))
+            self.worker.agents.done(record, bool(m["success"]), tail)
+        return _agent_answer(record)
 
     def verb_agent_watch(self, connection: Connection, number: int, m: Message) -> Answer | None:
         """Answered when it is to be stopped, or is over."""
-        return self._agent_later(connection, number, m["agent"], stopping=False)
+        record = self._agent(connection, m)
+        if record is None or not record.running or record.stop_requested:
+            return _agent_answer(record)
+
+        def answer(record: AgentRecord) -> None:
+            connection.answer(number, _agent_answer(record))
+
+        connection.later(number, self.worker.agents.watch(record, answer))
+        return None
 
     def verb_agent_stop(self, connection: Connection, number: int, m: Message) -> Answer | None:
         """Answered when it is over."""
-        return self._agent_later(connection, number, m["agent"], stopping=True)
-
-    def _agent_later(
-        self, connection: Connection, number: int, id: str, *, stopping: bool
-    ) -> Answer | None:
-        kept, session = self.worker.agents, connection.session or DEFAULT_SESSION
-        record = kept.find(session, id)
+        record = self._agent(connection, m)
+        if record is None or not record.running:
+            return _agent_answer(record)
 
         def answer(record: AgentRecord) -> None:
-            connection.answer(number, {"agent": record.to_json()})
+            connection.answer(number, _agent_answer(record))
 
-        if not record.running or (record.stop_requested and not stopping):
-            return {"agent": record.to_json()}
-        if stopping:
-            cancel = kept.when_over(session, id, answer)
-            kept.stop(session, id)
-        else:
-            cancel = kept.watch(session, id, answer)
-        connection.later(number, cancel)
+        connection.later(number, self.worker.agents.when_over(record, answer))
+        self.worker.agents.stop(record)
         return None
+
+    def _agent(self, connection: Connection, m: Message) -> AgentRecord | None:
+        session = connection.session or DEFAULT_SESSION
+        return self.worker.agents.find(session, m["agent"], m.get("token"))
 
     def verb_acknowledge(self, connection: Connection, number: int, m: Message) -> Answer:
         session = connection.session or check_session(m["session"])
-        return {"acknowledged": self.worker.delivery.acknowledge(session, m["ids"])}
+        return {
+            "acknowledged": self.worker.delivery.acknowledge(
+                session, m["ids"], str(m.get("by", ""))
+            )
+        }
 
     # -- the keeper ----------------------------------------------------------------------------
 
@@ -544,6 +565,15 @@ def seconds(value: object) -> float:
     if isinstance(value, (int, float)) and 0 <= value < _FOR_EVER:
         return float(value)
     raise BadRequest(f"not a number of seconds: {str(value)[:60]}")
+
+
+def translated(error: OSError) -> HoldfastError:
+    """What a caller is told of an error of the system."""
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return SpawnError("the keeper is out of descriptors; end some processes and try again")
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StoreError("no space left in the home directory; free some and try again")
+    return StoreError(f"the keeper could not do it: {error.strerror or error}")
 
 
 def _group(value: object) -> str:
@@ -597,6 +627,11 @@ def _signal(name: object) -> int:
     if number is None:
         raise BadRequest(f"no signal {name!r}; names like TERM, KILL or INT are understood")
     return number
+
+
+def _agent_answer(record: AgentRecord | None) -> Answer:
+    """None: that registration is over, and its name another one's."""
+    return {"agent": None if record is None else record.to_json()}
 
 
 def _ended_already(record: Record) -> Answer:

@@ -19,7 +19,7 @@ import time
 
 from .. import _kernel, _wire
 from .._cursors import forget_cursors
-from .._errors import BadRequest, HoldfastError, KeeperError, SpawnError, StoreError
+from .._errors import BadRequest, HoldfastError, KeeperError
 from .._home import check_session, unlink
 from .._model import ExitNote, Record, Stop, rfc3339, signal_name
 from .._place import ends_with
@@ -34,13 +34,14 @@ from .guard import Held
 from .helper import Helpers
 from .journal import say
 from .leases import Leases
+from .left_behind import Adoptions
 from .loop import IN, Loop
 from .recover import recover
 from .renew import renew
 from .shelf import Shelf, open_long_logs, shred
 from .stop import Stopping
 from .tmux import Tmux
-from .verbs import ALWAYS_ALLOWED, Verbs, seconds
+from .verbs import ALWAYS_ALLOWED, Verbs, seconds, translated
 from .watching import Watching
 
 TYPE_CHECKING = False
@@ -78,6 +79,7 @@ class Worker:
         self.agents = Agents(self.home, self.loop, self.delivery.outbox, self._check_idle)
         self.shelf = Shelf(self.home, self.store, self.loop, self.forget)
         self.leases = Leases(self.home, self.loop, self._lease_ran_out)
+        self.adoptions = Adoptions(self)
         self.started_at = rfc3339(time.time())
         self.ends_with = ends_with(os.getpid())
         self._channel = channel
@@ -215,7 +217,7 @@ class Worker:
             connection.refuse(number, error)
         except OSError as error:
             say(f"{verb}: {error}")
-            connection.refuse(number, _translated(error))
+            connection.refuse(number, translated(error))
         except _MALFORMED as error:
             why = f"{type(error).__name__}: {error}"[:200]
             connection.refuse(number, BadRequest(f"a malformed request to {verb}: {why}"))
@@ -237,6 +239,7 @@ class Worker:
                 )
             if message["session"] is not None:
                 connection.session = check_session(message["session"])
+                self.adoptions.settle(connection.session)
             connection.client = str(message["client"])
             if message["lease"] is not None and connection.session is not None:
                 grace = seconds(message["lease"]["grace"])
@@ -365,6 +368,7 @@ class Worker:
         return [child for child in self.running(session) if not child.record.keep]
 
     def _lease_ran_out(self, session: str) -> None:
+        self.agents.close(session)
         children = self.leased(session)
         for start in self.tmux.starting(session):
             if not start.record.keep:
@@ -411,8 +415,6 @@ class Worker:
     # -- ending --------------------------------------------------------------------------------
 
     def _ended(self, child: Child) -> None:
-        if self.children.get(child.record.handle) is not child:
-            return  # removed by one of those who waited for this end
         child.close_stdin()
         self.watching.drop(child)
         self.release_terminal(child)
@@ -485,11 +487,3 @@ class Worker:
         for connection in list(self.connections):
             connection.close()
         self.loop.stop()
-
-
-def _translated(error: OSError) -> HoldfastError:
-    if error.errno in (errno.EMFILE, errno.ENFILE):
-        return SpawnError("the keeper is out of descriptors; end some processes and try again")
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StoreError("no space left in the home directory; free some and try again")
-    return StoreError(f"the keeper could not do it: {error.strerror or error}")
