@@ -594,9 +594,7 @@ def test_a_worker_killed_at_each_step_tells_of_a_lost_agent_once(hf: SyncClient)
         _, reached = killed_at(hf.keeper_status()["worker"], step, registrant.kill)
         registrant.communicate()
         count += 1
-        events = wait_until(
-            lambda: (found := read_events(hf.home, "test"))[count - 1 :] and found  # noqa: B023
-        )
-        assert [event.status for event in events] == ["lost"] * count
+        wait_until(lambda n=count: len(read_events(hf.home, "test")) == n)  # type: ignore[misc]
+        assert [event.status for event in read_events(hf.home, "test")] == ["lost"] * count
         assert hf.agent("theirs").status == "lost"
         step += 5

@@ -941,7 +941,7 @@ def test_a_keeper_that_never_answers_is_a_clear_error(
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(Home(home).socket_address())
         silent.listen()
-        with pytest.raises(KeeperError, match="does not answer"):
+        with pytest.raises(KeeperError, match="did not answer"):
             attempts[way]()
     os.unlink(Home(home).socket)
 

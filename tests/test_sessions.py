@@ -515,7 +515,7 @@ def test_an_entry_that_fails_leaves_nothing_open(
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(Home(home).ensure().socket)
         silent.listen()
-        with pytest.raises(KeeperError, match="does not answer"), connect("never"):
+        with pytest.raises(KeeperError, match="did not answer"), connect("never"):
             pass
     os.unlink(Home(home).socket)
     assert not _farewell._open

@@ -557,11 +557,8 @@ class Client:
         if not self._anything_running() and not self._keeper_runs():
             return []  # nobody keeps anything of it: no reason to start a keeper
         answer = await self._link.call("close", {})
-        receipts = [Receipt.of(receipt) for receipt in answer["receipts"]]
-        for receipt in receipts:
-            await self._acknowledge_end(receipt.record)  # whoever ended it knows of it
         await self._settle_tasks()
-        return receipts
+        return [Receipt.of(receipt) for receipt in answer["receipts"]]
 
     async def _settle_tasks(self) -> None:
         """Tell how those ended that have, and cancel those whose agents are over."""

@@ -443,6 +443,8 @@ class Verbs:
 
         def done(child: Child, receipt: Answer) -> None:
             receipts.append({"record": child.record.to_json(), **receipt})
+            if reason == "lease_ended":
+                self._closed(child.record)
             if len(receipts) == len(waits):
                 connection.answer(number, {"receipts": receipts})
 
@@ -468,6 +470,13 @@ class Verbs:
 
         connection.later(number, forget)
         return None
+
+    def _closed(self, record: Record) -> None:
+        """Whoever closes a session knows that what it started has ended."""
+        try:
+            self.worker.delivery.acknowledge(record.session, [end_event_id(record.handle)])
+        except OSError as error:
+            say(f"{record.handle}: its end cannot be acknowledged: {error}")
 
     # -- agents --------------------------------------------------------------------------------
 
