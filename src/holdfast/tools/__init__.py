@@ -18,6 +18,7 @@ import json
 from .._client import Client
 from .._errors import BadRequest, HoldfastError
 from .._link import run
+from .._sync import SyncClient
 from ._schema import check
 from ._tool import Call, Reply, Result
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .._model import Event
-    from .._sync import SyncClient
     from ._adoption import Adoption
     from ._dialect import Dialect
     from ._tool import Progress, Tool
@@ -182,6 +182,10 @@ class SyncToolset:
     """`Toolset` for plain scripts, over a `SyncClient`: the same methods, without await."""
 
     def __init__(self, client: SyncClient, dialect: str = "native", **options: Any) -> None:
+        if not isinstance(client, SyncClient):
+            raise BadRequest(
+                "a SyncToolset needs a SyncClient, from `with connect()`; Toolset takes a Client"
+            )
         self._toolset = Toolset(client._client, dialect, **options)
 
     def __repr__(self) -> str:
