@@ -103,9 +103,11 @@ def test_a_python_project_is_tested_by_pytest(
     assert (passed["exit_code"], passed["passed"]) == (0, True)
 
 
-def test_a_makefile_is_made(tools: Toolset, project: Path) -> None:
+def test_a_makefile_is_made(tools: Toolset, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its targets test and build are run, with variables as arguments."""
     need("make")
+    for name in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS"):
+        monkeypatch.delenv(name, raising=False)  # of the make that runs the tests
     makefile = "build: ; @echo made $(WHAT)\ntest: build\n\t@echo tested; exit 1\n"
     write(project, {"Makefile": makefile})
     tested = call(tools, "run_test", cwd=str(project))
