@@ -89,7 +89,7 @@ RESOURCES: dict[str, dict[str, str]] = {
 def with_fixtures(hub: Hub) -> ToolServer:
     server = build(hub)
     before: dict[str, Any] = {}
-    for method in ("tools/list", "tools/call", "resources/read"):
+    for method in ("tools/list", "tools/call", "resources/read", "resources/subscribe"):
         entry = server.get_request_handler(method)
         assert entry is not None
         before[method] = entry.handler
@@ -121,6 +121,12 @@ def with_fixtures(hub: Hub) -> ToolServer:
         contents = [{"uri": uri, **RESOURCES[uri]}]
         return {**COMPLETE, "ttlMs": 0, "cacheScope": "private", "contents": contents}
 
+    async def subscribe(ctx: Any, params: types.SubscribeRequestParams) -> Any:
+        if not str(params.uri).startswith("test://"):
+            return await before["resources/subscribe"](ctx, params)
+        return types.EmptyResult()
+
+    server.add_request_handler("resources/subscribe", types.SubscribeRequestParams, subscribe)
     server.add_request_handler("tools/list", types.PaginatedRequestParams, list_tools)
     server.add_request_handler("tools/call", types.CallToolRequestParams, call_tool)
     server.add_request_handler("resources/read", types.ReadResourceRequestParams, read_resource)

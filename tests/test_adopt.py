@@ -300,4 +300,4 @@ def test_a_worker_killed_at_each_step_of_an_adoption(home: str, here: Path, offs
             assert [member.handle for member in event.members] == lost.handles
             hf.acknowledge(*hf.events())
             assert list(hf.events()) == []
-            step += 18
+            step += 38

@@ -560,8 +560,8 @@ def stopped_at_once(hf: SyncClient, name: str, output: Path) -> None:
 @pytest.mark.parametrize(
     ("life", "how", "stride"),
     [
-        (done_at_once, ("completed", "done"), 7),
-        (stopped_at_once, ("killed", "stopped"), 7),
+        (done_at_once, ("completed", "done"), 17),
+        (stopped_at_once, ("killed", "stopped"), 23),
     ],
 )
 def test_a_worker_killed_at_each_step_tells_of_an_agent_once(

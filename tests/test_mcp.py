@@ -708,3 +708,116 @@ def test_what_the_server_makes_is_private_and_shows_no_secret(
             assert path.stat().st_mode & 0o077 == 0, path
             if path.is_file():
                 assert b"s3cr3t" not in path.read_bytes(), path
+
+
+# -- what must not silence it ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("transport", "era"), WAYS)
+async def test_names_that_are_no_text_do_not_silence_the_server(
+    home: str, here: Path, transport: str, era: str
+) -> None:
+    """A command with bytes that are no UTF-8 is listed, and everything after it is answered."""
+    beside = open_client(Home(home), "odd")
+    beside.spawn(["sh", "-c", "exec sleep 1000", "\udcff"], label="\udcff")
+    async with connected(transport, era, "--session", "odd") as client:
+        listed = (await client.list_resources()).resources
+        assert len(listed) == 2
+        assert (await call(client, "process", action="list"))["processes"][0]["status"] == "running"
+    beside.stop_all()
+    beside.close()
+
+
+def hello() -> bytes:
+    about = {"name": "test", "version": "1"}
+    params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": about}
+    return (
+        said(1, "initialize", params) + b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n'
+    )
+
+
+def said(id: int, method: str, params: dict[str, Any]) -> bytes:
+    message = {"jsonrpc": "2.0", "id": id, "method": method, "params": params}
+    return json.dumps(message).encode() + b"\n"
+
+
+def test_what_was_asked_before_the_end_of_input_is_done(home: str, here: Path) -> None:
+    """Even the last line, without its end: ``printf ... | holdfast mcp`` works."""
+    arguments = {"command": "echo hi > made", "wait": True}
+    request = said(2, "tools/call", {"name": "spawn_process", "arguments": arguments})
+    done = subprocess.run(
+        PROGRAM, input=hello() + request.rstrip(b"\n"), capture_output=True, timeout=60
+    )
+    messages = [json.loads(line) for line in done.stdout.splitlines()]
+    answers = [message for message in messages if "id" in message]
+    assert [answer["id"] for answer in answers] == [1, 2]
+    assert answers[1]["result"]["structuredContent"]["status"] == "completed"
+    assert (here / "made").read_text() == "hi\n"
+
+
+def test_absurdly_nested_json_is_survived(home: str, here: Path) -> None:
+    nested = b"[" * 200_000 + b"\n" + b'{"a":' * 50_000 + b"\n"
+    done = subprocess.run(
+        PROGRAM, input=nested + hello() + said(2, "ping", {}), capture_output=True, timeout=60
+    )
+    assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == [1, 2]
+    assert done.returncode == 0
+
+
+def test_a_client_that_reads_no_more_is_lost(home: str, here: Path) -> None:
+    """Though it keeps its end of our input open."""
+    server = subprocess.Popen(PROGRAM, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert server.stdin is not None
+    assert server.stdout is not None
+    server.stdin.write(
+        hello() + said(2, "tools/call", {"name": "process", "arguments": {"action": "list"}})
+    )
+    server.stdin.flush()
+    assert json.loads(server.stdout.readline())["id"] == 1
+    assert json.loads(server.stdout.readline())["id"] == 2
+    server.stdout.close()
+    server.stdin.write(said(3, "resources/list", {}) * 3)
+    server.stdin.flush()
+    server.wait(30)
+    server.stdin.close()
+
+
+async def test_stop_on_exit_holds_for_a_server_that_was_killed(
+    home: str, here: Path, person: SyncClient
+) -> None:
+    with wire("--on-exit", "stop") as server:
+        arguments = {"command": "exec sleep 1000", "tmux": False}
+        server.ask("tools/call", name="spawn_process", arguments=arguments)
+        wait_until(lambda: running(person))
+        server.process.kill()
+        wait_until(lambda: not running(person))
+
+
+@pytest.mark.parametrize("era", ["legacy"])
+async def test_only_what_is_there_can_be_subscribed_to(home: str, here: Path, era: str) -> None:
+    async with connected("stdio", era) as client:
+        for uri in ("holdfast://processes/proc-" + "x" * 16 + "/log", "junk://x", "holdfast://"):
+            with pytest.raises(MCPError):
+                await client.subscribe_resource(uri)
+        await client.subscribe_resource("holdfast://events")
+
+
+async def test_sessions_that_left_nothing_to_take_over_are_not_told_of(
+    home: str, here: Path
+) -> None:
+    """An end that was told, in a session that was lost, is nobody's work."""
+    for _ in range(3):
+        async with connected("stdio", "auto") as client:
+            await call(client, "spawn_process", command="true", wait=True)
+    async with connected("stdio", "auto") as client:
+        assert "left_behind" not in await call(client, "process", action="list")
+
+
+def test_configurations_are_for_stdio() -> None:
+    done = subprocess.run(
+        [*PROGRAM, "--print-config", "claude", "--http", "127.0.0.1:1"],
+        capture_output=True,
+        timeout=60,
+    )
+    assert done.returncode == 125
+    assert b"--print-config is for stdio" in done.stderr

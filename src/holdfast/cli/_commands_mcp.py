@@ -65,6 +65,10 @@ def do_mcp(args: Namespace) -> int:
     session = checked_session(args.session)
     patience = None if args.patience is None else duration(args.patience, "--patience")
     if args.print_config is not None:
+        if args.http is not None or args.token_file or args.no_token or args.allow_host:
+            raise Usage(
+                "--print-config is for stdio; for HTTP give the client the address and token"
+            )
         from holdfast.mcp._configs import config_for
 
         print(config_for(args.print_config, _options(args)))
@@ -78,8 +82,10 @@ def do_mcp(args: Namespace) -> int:
 
     settings = Settings(args.dialect, session, args.on_exit, args.channel, patience)
     if args.http is not None:
-        from holdfast.mcp._http import Address, serve_http
-
+        try:
+            from holdfast.mcp._http import Address, serve_http
+        except ImportError as error:
+            raise _broken(error) from None
         where = Address.parse(args.http, args.allow_host)
         return serve_http(settings, where, where.token(token, args.token_file, not args.no_token))
     if os.isatty(0):
@@ -89,7 +95,10 @@ def do_mcp(args: Namespace) -> int:
     from holdfast.mcp._front import Front, claim
 
     front = Front(claim(), settings)
-    front.run(_load)
+    try:
+        front.run(_load)
+    except ImportError as error:
+        raise _broken(error) from None
     from holdfast.mcp._serve import serve_stdio
 
     return serve_stdio(settings, front)
@@ -109,6 +118,14 @@ def _check_installed() -> None:
             "the MCP server needs the package mcp, which is not installed; "
             "`pip install 'holdfast[mcp]'` brings it"
         )
+
+
+def _broken(error: ImportError) -> Exception:
+    from holdfast._errors import Unavailable
+
+    return Unavailable(
+        f"the package mcp is there but does not work: {error}; `pip install -U 'holdfast[mcp]'`"
+    )
 
 
 def _options(args: Namespace) -> list[str]:

@@ -108,7 +108,7 @@ class Front:
             message = json.loads(line)
             method, params = message.get("method"), message.get("params") or {}
             modern = _MODERN in (params.get("_meta") or {})
-        except (ValueError, AttributeError, TypeError):
+        except (ValueError, AttributeError, TypeError, RecursionError):
             return False
         if self._known and method == "notifications/initialized" and "id" not in message:
             self._again += line

@@ -87,8 +87,12 @@ class Address:
                 raise BadRequest("--no-token is for loopback addresses only")
             return None
         if path is not None:
-            with open(path) as file:
-                given = file.read().strip()
+            try:
+                with open(path, "rb") as file:
+                    given = file.read(4096).decode("ascii").strip()
+            except (OSError, ValueError) as error:
+                why = error.strerror if isinstance(error, OSError) else "it is no plain text"
+                raise BadRequest(f"the token cannot be read from {path}: {why}") from None
             if not given:
                 raise BadRequest(f"{path} has no token in it; write one there, on one line")
         if given:

@@ -67,6 +67,8 @@ class Push:
         if self._channel and not self._begun:
             self._begun = True
             self._want(EVENTS)
+        for uri in self._subscribed.difference(self._looking):
+            self._want(uri)  # the client was thought to be lost, and has come back
 
     # -- old clients ---------------------------------------------------------------------------
 
@@ -179,7 +181,8 @@ class Push:
         if self.to is None:
             return
         meta = {"event_id": event.id, "type": event.type, "handle": event.handle or ""}
-        note = Channel(params={"content": event.text, "meta": meta})
+        text = event.text.encode("utf-8", "replace").decode()
+        note = Channel(params={"content": text, "meta": meta})
         await self.to.send_notification(cast("types.ServerNotification", note))
 
     def finish(self) -> None:
@@ -191,7 +194,6 @@ class Push:
             task.cancel()
         self._looking.clear()
         self._wanted.clear()
-        self._subscribed.clear()
         self._begun = False
 
 

@@ -80,14 +80,24 @@ async def listed(client: Client) -> list[Content]:
     return found
 
 
+async def check(client: Client, uri: str) -> None:
+    """NotFound for what cannot be looked at."""
+    if uri == EVENTS:
+        return
+    found = parse(uri)
+    if found is None:
+        raise NotFound(f"there is no resource {uri[:200]!r}; resources/list has those there are")
+    await client.get(found[0])
+
+
 async def read(client: Client, uri: str) -> Content:
     """The contents, or NotFound."""
     if uri == EVENTS:
         events = [event.public() async for event in client.events()]
         return {"uri": uri, "mimeType": "application/json", "text": json.dumps(events)}
+    await check(client, uri)
     found = parse(uri)
-    if found is None:
-        raise NotFound(f"there is no resource {uri[:200]!r}; resources/list has those there are")
+    assert found is not None
     process = await client.get(found[0])
     try:
         if found[1] == "screen":

@@ -40,10 +40,11 @@ async def _serve(settings: Settings, front: Front) -> NoReturn:
     stopping = loop.create_task(told.wait())
     if settings.session is not None:
         holding = loop.create_task(hub.open("", settings.session).session.hold())
-    async with streams(front) as (read, write):
+    async with streams(front, hub.settle) as (read, write, gone):
         options = server.create_initialization_options()
         serving = loop.create_task(server.run(read, write, options))
-        await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
+        # A client that reads no more is lost, whether or not it still has something to say.
+        await asyncio.wait([serving, stopping, gone], return_when=asyncio.FIRST_COMPLETED)
         ended = serving.done()
         serving.cancel()
         await asyncio.wait([serving], timeout=_PATIENCE)

@@ -33,6 +33,8 @@ MODERN = "2026"
 _COMPLETE: Answer = {"resultType": "complete"}
 _UNCACHED: Answer = {**_COMPLETE, "ttlMs": 0, "cacheScope": "private"}
 _OLD_NOT_FOUND = -32002
+_SETTLE = 1.0  # seconds for what was said before the end of input
+_TURNS = 5  # of the event loop without anything left to do
 _STOPPING = (
     "the server was told to stop before this was over. Nothing was undone: what was started goes "
     "on, and the next connection in this directory is told of it"
@@ -112,6 +114,16 @@ class Hub:
         ends = [self.ended(key, orderly=False) for key in list(self.connections)]
         await asyncio.gather(*ends, return_exceptions=True)
 
+    async def settle(self, unheard: Callable[[], int]) -> None:
+        """No more will be said: let what was said before get to the keeper, for a moment."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _SETTLE
+        quiet = 0
+        while quiet < _TURNS and loop.time() < until:
+            busy = bool(unheard() or self.calls)
+            quiet = 0 if busy else quiet + 1
+            await asyncio.sleep(0.01 if busy else 0)
+
     def stop(self) -> None:
         """Answer whoever waits; what they wait for goes on."""
         self.stopping = True
@@ -174,11 +186,16 @@ def build(hub: Hub) -> ToolServer:
             content = await _resources.read(hub.of(ctx).session.client, uri)
         except NotFound as error:
             code = types.INVALID_PARAMS if ctx.protocol_version >= MODERN else _OLD_NOT_FOUND
-            raise MCPError(code, str(error), {"uri": uri}) from None
-        return {**_UNCACHED, "contents": [_encodable(content)]}
+            raise MCPError(code, readable(str(error)), {"uri": readable(uri)}) from None
+        return {**_UNCACHED, "contents": [content]}
 
     async def subscribe(ctx: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
-        await hub.of(ctx).push.subscribe(str(params.uri))
+        connection, uri = hub.of(ctx), str(params.uri)
+        try:
+            await _resources.check(connection.session.client, uri)
+        except NotFound as error:
+            raise MCPError(_OLD_NOT_FOUND, readable(str(error)), {"uri": readable(uri)}) from None
+        await connection.push.subscribe(uri)
         return types.EmptyResult()
 
     async def unsubscribe(
@@ -246,13 +263,12 @@ async def _call(hub: Hub, ctx: Context, params: types.CallToolRequestParams) -> 
 
 
 def _answer(data: Answer, text: str, *, error: bool) -> Answer:
-    answer = {
+    return {
         **_COMPLETE,
         "content": [{"type": "text", "text": text}],
         "structuredContent": dict(data),
         "isError": error,
     }
-    return _encodable(answer)
 
 
 def _encodable(data: Answer) -> Answer:
@@ -266,6 +282,11 @@ def _encodable(data: Answer) -> Answer:
     return data
 
 
+def readable(text: str) -> str:
+    """Without halves of characters."""
+    return text.encode("utf-8", "replace").decode()
+
+
 def _guarded(
     handler: Callable[[Context, Any], Awaitable[Any]],
 ) -> Callable[[Context, Any], Awaitable[Any]]:
@@ -273,11 +294,12 @@ def _guarded(
 
     async def guarded(ctx: Context, params: Any) -> Any:
         try:
-            return await handler(ctx, params)
+            answer = await handler(ctx, params)
+            return _encodable(answer) if isinstance(answer, dict) else answer
+        except MCPError:
+            raise
         except Exception as error:
-            if isinstance(error, MCPError):
-                raise
-            raise MCPError(types.INTERNAL_ERROR, _in_words(error)) from None
+            raise MCPError(types.INTERNAL_ERROR, readable(_in_words(error))) from None
 
     return guarded
 

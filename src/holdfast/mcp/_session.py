@@ -82,6 +82,8 @@ class Session:
         if self._client is None:
             config = make_config(self._home)
             grace = load_dialect(self._settings.dialect).lease_grace
+            if self._settings.on_exit == "stop":
+                grace = 0.0  # also if we are killed and can stop nothing any more
             seconds = config.choose("lease_grace", UNSET if grace is None else grace)
             link = SteadyLink(self._home, Greeting(self.name, seconds), config["keeper_idle"])
             link.listed = self._listed

@@ -7,6 +7,7 @@ hanging. Here the event loop reads and writes, and a signal ends it at once.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import select
 from contextlib import asynccontextmanager
@@ -17,7 +18,7 @@ import mcp_types as types
 from mcp.shared.message import SessionMessage
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
     Streams = tuple[
         MemoryObjectReceiveStream[SessionMessage | Exception],
         MemoryObjectSendStream[SessionMessage],
+        asyncio.Task[None],
     ]
+    Settle = Callable[[Callable[[], int]], Awaitable[None]]
 
 _READ = 1 << 16
 _BUFFERED = 64  # messages
@@ -34,8 +37,11 @@ _LAST_WORDS = 1.0  # for answers that are still to be written when the client ha
 
 
 @asynccontextmanager
-async def streams(front: Front) -> AsyncIterator[Streams]:
-    """The wire from where the front has left it."""
+async def streams(front: Front, settle: Settle) -> AsyncIterator[Streams]:
+    """The wire from where the front has left it, and what ends when nobody reads any more.
+
+    At the end of input `settle` is awaited, with how to ask how much was not heard yet.
+    """
     wire = front.wire
     to_server, read = anyio.create_memory_object_stream[SessionMessage | Exception](_BUFFERED)
     write, from_server = anyio.create_memory_object_stream[SessionMessage](_BUFFERED)
@@ -49,25 +55,35 @@ async def streams(front: Front) -> AsyncIterator[Streams]:
                     await to_server.send(error)
                 else:
                     await to_server.send(SessionMessage(message))
+            await settle(lambda: to_server.statistics().current_buffer_used)
 
     async def give() -> None:
         async with from_server:
             async for each in from_server:
                 if _answers(each.message, front.answered):
                     continue
-                line = each.message.model_dump_json(by_alias=True, exclude_unset=True)
-                await _write(wire[1], line.encode() + b"\n")
+                await _write(wire[1], _line(each.message))
 
     loop = asyncio.get_running_loop()
     reading, writing = loop.create_task(_until_gone(take)), loop.create_task(_until_gone(give))
     try:
-        yield read, write
+        yield read, write, writing
     finally:
         write.close()
         await asyncio.wait([writing], timeout=_LAST_WORDS)
         for task in (reading, writing):
             task.cancel()
         await asyncio.wait([reading, writing], timeout=_LAST_WORDS)
+
+
+def _line(message: types.JSONRPCMessage) -> bytes:
+    """One line, whatever it says: an answer that cannot be written would be the last one."""
+    try:
+        text = message.model_dump_json(by_alias=True, exclude_unset=True)
+    except ValueError:  # halves of characters, which file names may have
+        data = message.model_dump(by_alias=True, exclude_unset=True)
+        text = json.dumps(data, ensure_ascii=False, default=str)
+    return text.encode("utf-8", "replace") + b"\n"
 
 
 def _answers(message: types.JSONRPCMessage, answered: set[Any]) -> bool:
@@ -95,6 +111,8 @@ async def _lines(fd: int, said: bytes) -> AsyncIterator[bytes]:
         await _ready(fd, reading=True)
         data = os.read(fd, _READ)
         if not data:
+            if buffer.strip():
+                yield bytes(buffer)
             return
         buffer += data
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     Answer = dict[str, Any]
 
+_SESSIONS = 5  # the newest
+_LISTED = 50
 _SHOWN = 10  # processes of one session; more would only be noise
 _COMMAND = 200
 
@@ -53,13 +55,20 @@ class Adoption:
             except HoldfastError:
                 return  # with the next answer then; this one is about something else
         self._told = True
-        if left:
-            told = [_told(each) for each in left]
+        worth = [each for each in left if _matters(each)]
+        if worth:
+            told = [_told(each) for each in worth[-_SESSIONS:]]
+            if len(worth) > _SESSIONS:
+                more = (
+                    f"{len(worth) - _SESSIONS} older ones: call adopt without session to see them"
+                )
+                told.append({"text": more})
             result.add("left_behind", told, "\n".join(each["text"] for each in told))
 
     async def adopt(self, call: Call, session: str | None = None) -> Answer:
         if session is None:
-            return {"left_behind": [_told(each) for each in await self._client.left_behind()]}
+            left = await self._client.left_behind()
+            return {"left_behind": [_told(each) for each in left if _matters(each)][-_LISTED:]}
         if not session:
             raise BadRequest("'session' of adopt must not be empty; without it you are told which")
         processes = await self._client.adopt(session)
@@ -70,6 +79,11 @@ class Adoption:
         }
 
 
+def _matters(left: LeftBehind) -> bool:
+    """Whether there is anything to take over but what is over and was told."""
+    return bool(left.events) or any(record.running for record in left.records)
+
+
 def _told(left: LeftBehind) -> Answer:
     running = sum(record.running for record in left.records)
     ago, ends = duration_text(left.lost_seconds), duration_text(left.stops_in_seconds)
@@ -77,8 +91,9 @@ def _told(left: LeftBehind) -> Answer:
         f"Session {left.session} worked in this directory and was lost {ago} ago. It left "
         f"{_count(len(left.records), 'process', 'processes')}, {running} running, and "
         f"{_count(left.events, 'untold event', 'untold events')}. If this is your work, call adopt "
-        f"with this session to take them over; what runs is stopped in {ends} otherwise."
+        "with this session to take them over"
     )
+    text += f"; what runs is stopped in {ends} otherwise." if running else "."
     return {
         "session": left.session,
         "processes": [_brief(record) for record in left.records[-_SHOWN:]],
