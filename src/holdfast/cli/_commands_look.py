@@ -24,7 +24,7 @@ def options_ps(parser: Parser) -> None:
     parser.option("--group", metavar="G", help="only this group")
     parser.epilog = "CPU AVG is since the start of the process; `holdfast stats` has it for now."
     parser.session()
-    parser.json("print the records as one JSON array")
+    parser.json("print the records as one JSON array, with what they use")
 
 
 def do_ps(args: Namespace) -> int:
@@ -34,16 +34,14 @@ def do_ps(args: Namespace) -> int:
     if not args.all:
         records = running
     used = None
-    if args.usage:
+    if args.usage or args.json:
         from holdfast._usage import usages
 
         used = usages(running)
-    if not args.json:
-        _render.process_table(records, used).show()
-    elif used is None:
-        _render.show_json([record.public() for record in records])
+    if args.json:
+        _render.show_json([_public(record, (used or {}).get(record.handle)) for record in records])
     else:
-        _render.show_json([_public(record, used.get(record.handle)) for record in records])
+        _render.process_table(records, used).show()
     problems = client.problems()
     if problems:
         what = "a record" if len(problems) == 1 else f"{len(problems)} records"
