@@ -145,9 +145,9 @@ def test_the_outcome_of_a_task_is_its_agents(hf: SyncClient, tmp_path: Path) -> 
 
     (tmp_path / "out").write_text("so far\n")
     asyncio.run(main())
-    assert [(event.agent, event.status, event.tail) for event in hf.events()] == [
-        ("good", "completed", b"so far\n"),
+    assert sorted((event.agent, event.status, event.tail) for event in hf.events()) == [
         ("bad", "failed", b"so far\n\nOSError: no such luck"),
+        ("good", "completed", b"so far\n"),
     ]
 
 

@@ -186,6 +186,14 @@ def test_waiting_for_something_else_is_not_waiting_for_input(
     stays(program, False)
 
 
+def stopped(pid: int) -> bool:
+    """Every thread of it: they stop one after the other."""
+    tasks = Path(f"/proc/{pid}/task")
+    return all(
+        (task / "stat").read_text().rpartition(")")[2].split()[0] == "T" for task in tasks.iterdir()
+    )
+
+
 def test_a_stopped_program_does_not_wait(start: Start, child: Child) -> None:
     """SIGSTOP in the middle of a read: nobody would take what is typed; SIGCONT brings it back."""
     for way in ("readv", "poll", "thread"):
@@ -193,6 +201,7 @@ def test_a_stopped_program_does_not_wait(start: Start, child: Child) -> None:
         program.shows("ready")
         becomes(program, "line")
         os.kill(program.pid, signal.SIGSTOP)
+        wait_until(lambda pid=program.pid: stopped(pid))  # type: ignore[misc]
         stays(program, False)
         os.kill(program.pid, signal.SIGCONT)
         becomes(program, "line")

@@ -262,6 +262,8 @@ class Process:
         asked, and None the first time. `cpu_average_percent` is since the start.
         """
         record, history = self._client._load(self.handle), self.usage_history()
+        if record.pid is None:
+            record.pid = self.record.pid  # the spawn was answered before it was written down
         used = await self._client._link.aside(lambda: history.look(record, interval=interval))
         await self._look()
         return used
