@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import BadRequest, HoldfastError, NotFound, StoreError, SyncClient
+from holdfast import BadRequest, HoldfastError, NotFound, StoreError, SyncClient, _farewell
 from holdfast._agents import NO_OUTPUT, UNREADABLE, load_agents
 from holdfast._home import Home
 from holdfast._outbox import read_events
@@ -527,6 +527,7 @@ def test_a_stop_may_close_the_client(home: str) -> None:
 
     with pytest.raises(BadRequest, match="closed"):  # by leaving the other's block
         asyncio.run(asyncio.wait_for(main(), 60))
+    assert not _farewell._open
 
 
 # -- a worker killed at each step ------------------------------------------------------------------

@@ -793,9 +793,9 @@ async def test_stop_on_exit_holds_for_a_server_that_was_killed(
         wait_until(lambda: not running(person))
 
 
-@pytest.mark.parametrize("era", ["legacy"])
-async def test_only_what_is_there_can_be_subscribed_to(home: str, here: Path, era: str) -> None:
-    async with connected("stdio", era) as client:
+@pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning")
+async def test_only_what_is_there_can_be_subscribed_to(home: str, here: Path) -> None:
+    async with connected("stdio", "legacy") as client:
         for uri in ("holdfast://processes/proc-" + "x" * 16 + "/log", "junk://x", "holdfast://"):
             with pytest.raises(MCPError):
                 await client.subscribe_resource(uri)

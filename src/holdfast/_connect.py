@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ._client import Client, checked_session, make_config
 from ._config import UNSET
+from ._errors import BadRequest
 from ._farewell import remember, settle
 from ._home import Home, new_session
 from ._link import BlockingLink, Greeting, run
@@ -61,6 +62,9 @@ class Connector:
         try:
             await self._client.end_session()
             settle(self._client)
+        except BadRequest:
+            settle(self._client)  # somebody has closed it: there is nothing to be tried again
+            raise
         finally:
             await self._client.close()
 
@@ -84,6 +88,9 @@ class Connector:
         try:
             run(self._client.end_session())
             settle(self._client)
+        except BadRequest:
+            settle(self._client)
+            raise
         finally:
             run(self._client.close())
 
