@@ -44,7 +44,7 @@ _PIECE = 1 << 20
 # The rare kinds are looked for in half of the time.
 _SEARCHED = 1 << 30
 _SEARCH_PIECE = 256 << 10
-_SEARCH_SECONDS = 0.5
+_SEARCH_SECONDS = 0.4
 _OVERLAP = 1 << 10
 _BEFORE_ERROR = 2 << 10
 _AFTER_ERROR = 64 << 10
