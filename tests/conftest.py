@@ -87,6 +87,20 @@ def _no_survivors(handles: set[str]) -> None:
 
 
 @pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty directory to work in, which is the working directory meanwhile."""
+    project = tmp_path / "project"
+    project.mkdir()
+    monkeypatch.chdir(project)
+    return project
+
+
+@pytest.fixture
 def hf(home: str) -> Iterator[SyncClient]:
     """A client that holds the session ``"test"``."""
     with connect(session="test") as client:

@@ -56,14 +56,6 @@ class Lost:
         return self
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    project = tmp_path / "project"
-    project.mkdir()
-    monkeypatch.chdir(project)
-    return project
-
-
 def left(hf: SyncClient) -> list[str]:
     return [each.session for each in hf.left_behind()]
 

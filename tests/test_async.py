@@ -38,11 +38,6 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 async def hf(home: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Client]:
     """A client that holds the session ``"test"`` and may run a hundred processes."""
     monkeypatch.setenv("HOLDFAST_MAX_RUNNING", "100")

@@ -38,20 +38,6 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The directory that servers work in."""
-    project = tmp_path / "project"
-    project.mkdir()
-    monkeypatch.chdir(project)
-    return project
-
-
-@pytest.fixture
 def person(home: str) -> Iterator[SyncClient]:
     client = open_client(Home(home), None)
     yield client

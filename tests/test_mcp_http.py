@@ -34,19 +34,6 @@ OURS = {"Accept": "application/json, text/event-stream", "Content-Type": "applic
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    project = tmp_path / "project"
-    project.mkdir()
-    monkeypatch.chdir(project)
-    return project
-
-
-@pytest.fixture
 def server(home: str, here: Path, no_leaks: None) -> Iterator[Web]:
     with web() as found:
         yield found

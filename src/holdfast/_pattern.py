@@ -264,9 +264,9 @@ def _compiled(pattern: str, ignore_case: bool, *, lines: bool = False) -> Any:
     except regex.error as error:
         wrong: Any = error
         place = "" if wrong.pos is None else f" at character {wrong.pos + 1}"
+        text = f"the pattern {pattern!r} is wrong{place}: {wrong.msg}; mend it"
         raise BadRequest(
-            f"the pattern {pattern!r} is wrong{place}: {wrong.msg}; mend it, or search for it as a "
-            "plain text with literal=True"
+            f"{text}, or search for it as a plain text with literal=True", wrong=text
         ) from error
     except (RecursionError, OverflowError, MemoryError, ValueError) as error:
         raise BadRequest(f"the pattern is too much: {error}; use a simpler one") from error

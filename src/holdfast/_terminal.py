@@ -69,6 +69,7 @@ def check_terminal(record: Record) -> None:
             f"{record.handle} has no terminal; start it with one (tty=True, or `run --tty`) to see "
             "its screen, press keys or attach",
             handle=record.handle,
+            needs="terminal",
         )
 
 

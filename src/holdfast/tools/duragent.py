@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from .. import _tmux
 from .._config import UNSET
-from .._errors import BadRequest, NotFound, Unsupported
+from .._errors import BadRequest, NotFound
 from ._dialect import OUTPUT, Dialect
 from ._tool import Tool
 
@@ -117,12 +117,12 @@ class Duragent(Dialect):
             answer["error"] = (
                 f"no process {error.handle!r} in this session; action list shows those there are"
             )
-        elif isinstance(error, Unsupported) and "no terminal" in str(error):
+        elif error.detail.get("needs") == "terminal":
             answer["error"] = (
                 f"{error.handle} has no terminal: use log and write, or start it with tmux true"
             )
-        elif arguments.get("action") == "search":
-            answer["error"] = str(error).partition("; ")[0]
+        elif "wrong" in error.detail:  # a pattern, which these tools never take literally
+            answer["error"] = error.detail["wrong"]
         return answer
 
     # -- spawn_process -------------------------------------------------------------------------
