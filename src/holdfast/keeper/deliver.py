@@ -99,7 +99,8 @@ class Delivery:
             "tail": binascii.b2a_base64(_tail(child), newline=False).decode(),
         }
         outbox = self.outbox(record.session)
-        outbox.acknowledge(outbox.open_prompts(record.handle))  # nobody can answer them any more
+        if record.stdin:  # nobody can answer what it asked any more
+            outbox.acknowledge(outbox.open_prompts(record.handle))
         if not self.gatherings.ended(record.handle, entry):
             outbox.append(entry)
 
