@@ -22,6 +22,7 @@ from ._rows_logs import echo, large_log
 from ._rows_mcp import server_start, tool_calls
 from ._rows_screen import screen
 from ._rows_search import search
+from ._rows_stop import stop_tree
 from ._rows_terminal import key_to_echo, terminal_flow
 from ._rows_wait import matching_line, waiting_costs
 from ._stage import Stage
@@ -36,6 +37,7 @@ ROWS: dict[str, Callable[[Stage], list[Row]]] = {
     "start": start,
     "exit": exit_to_waiter,
     "burst": burst,
+    "stop": stop_tree,
     "idle": idle,
     "weight": weight,
     "one": one_process,

@@ -97,6 +97,11 @@ class Client:
         keep: bool = False,
         log_cap: Any = UNSET,
         log_limit: Any = UNSET,
+        memory: Any = UNSET,
+        cpu: Any = UNSET,
+        processes: Any = UNSET,
+        files: Any = UNSET,
+        sandbox: bool | Mapping[str, Any] = False,
         check: Any = None,
         yield_ms: int | None = None,
         watch: Any = (),
@@ -114,6 +119,11 @@ class Client:
         like ``"30m"``, None for no deadline; `grace` is what it gets between the polite signal and
         the forced one. `keep` lets it outlive the session. `log_cap` bounds its log on disk (the
         oldest output goes), `log_limit` stops it once it has written that much.
+
+        `memory`, `cpu` (how many), `processes` and `files` limit it and all it starts; its record
+        says what keeps it to them. Out of memory it ends with that reason. In a `sandbox` it can
+        write to its working directory only, sees no other process and has no network;
+        ``{"network": True}`` gives it one.
 
         `tty` gives it a terminal (of `size`, like ``"120x40"``), so that interactive and
         full-screen programs work; `tmux` one in a tmux session, which also survives the keeper and
@@ -182,6 +192,14 @@ class Client:
                 "keep": keep,
                 "log_cap": choose("log_cap", log_cap),
                 "log_limit": choose("log_limit", log_limit),
+                "limits": {
+                    "memory": choose("memory", memory),
+                    "cpu": choose("cpu", cpu),
+                    "processes": choose("processes", processes),
+                    "files": choose("files", files),
+                },
+                "containment": self.config["containment"],
+                "sandbox": _sandboxed(sandbox),
                 "retention": choose("retention", retention),
                 "max_running": choose("max_running", max_running),
                 "max_finished": self.config["max_finished"],
@@ -599,3 +617,15 @@ def make_config(home: Home) -> Config:
 
 def checked_session(session: str | None) -> str | None:
     return None if session is None else check_session(session)
+
+
+def _sandboxed(asked: bool | Mapping[str, Any]) -> dict[str, Any] | None:
+    if asked is False or asked is None:
+        return None
+    options = {} if asked is True else dict(asked)
+    network = options.pop("network", False)
+    if options or not isinstance(network, bool):
+        raise BadRequest('sandbox is True or {"network": True}')
+    from . import _sandbox
+
+    return {"network": network, "program": _sandbox.find()}

@@ -103,6 +103,37 @@ def _count(value: object) -> int:
     raise ValueError("must be a whole number above 0")
 
 
+def _optional_count(value: object) -> int | None:
+    if value is None or (isinstance(value, str) and value.strip().lower() == "none"):
+        return None
+    return _count(value)
+
+
+def _memory(value: object) -> int | None:
+    size = _optional_size(value)
+    if size is not None and size < 4 << 20:
+        raise ValueError("must be at least 4MiB")
+    return size
+
+
+def _cpus(value: object) -> float | None:
+    if value is None or (isinstance(value, str) and value.strip().lower() == "none"):
+        return None
+    try:
+        cpus = float(value) if isinstance(value, (str, int, float)) else 0.0
+    except ValueError:
+        cpus = 0.0
+    if 0.01 <= cpus < 100_000:
+        return cpus
+    raise ValueError("must be a number of CPUs like 0.5 or 2")
+
+
+def _containment(value: object) -> str:
+    if value in ("auto", "cgroup-v1", "tree"):
+        return str(value)
+    raise ValueError("must be auto, cgroup-v1 or tree")
+
+
 def _text(value: object) -> str:
     if isinstance(value, str) and "\0" not in value:
         return value
@@ -127,6 +158,11 @@ SETTINGS: dict[str, tuple[Callable[[object], Any], Any]] = {
     "max_finished": (_count, 100),
     "log_cap": (_log_cap, 256 << 20),
     "log_limit": (_optional_size, None),
+    "memory": (_memory, None),
+    "cpu": (_cpus, None),
+    "processes": (_optional_count, None),
+    "files": (_optional_count, None),
+    "containment": (_containment, "auto"),
     "size": (parse_screen_size, [120, 40]),
     "shell": (_shell, ""),
     "keeper_idle": (parse_duration, 60.0),

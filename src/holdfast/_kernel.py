@@ -7,8 +7,10 @@ come to mean another process.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import resource
 import signal
 import socket
 import struct
@@ -23,6 +25,7 @@ _PIDFD_GET_INFO = 0xC040FF0B
 _PIDFD_INFO_EXIT = 8
 _FALLOC_FL_KEEP_SIZE, _FALLOC_FL_PUNCH_HOLE = 1, 2
 _SO_PEERPIDFD = 77
+_PIDFD_SIGNAL_PROCESS_GROUP = 4
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _MACHINE = os.uname().machine
@@ -30,6 +33,7 @@ _SYS_WAITID = {"x86_64": 247, "aarch64": 95, "riscv64": 95}
 _P_PID = 1
 
 MARK = "HOLDFAST_HANDLE"
+RLIMIT_MARK = 10  # RLIMIT_LOCKS
 
 _libc: CDLL | None = None
 _boot_id = ""
@@ -109,6 +113,7 @@ class Stat:
 
     __slots__ = (
         "pid",
+        "name",
         "state",
         "parent",
         "group",
@@ -121,8 +126,10 @@ class Stat:
 
     def __init__(self, pid: int, line: bytes) -> None:
         # The name in parentheses may itself hold spaces and parentheses.
-        rest = line[line.rindex(b")") + 2 :].split()
+        close = line.rindex(b")")
+        rest = line[close + 2 :].split()
         self.pid = pid
+        self.name = line[line.index(b"(") + 1 : close].decode("utf-8", "replace")
         self.state = rest[0].decode()
         self.parent, self.group, self.session = int(rest[1]), int(rest[2]), int(rest[3])
         self.terminal = int(rest[4])  # its device number; 0 without one
@@ -171,6 +178,43 @@ def mark_of(pid: int) -> str | None:
     return None
 
 
+def mark_number(handle: str) -> int:
+    """The same mark as a number. It is carried by a limit that Linux no longer knows what to do
+    with (file locks), but still hands down to every child, whatever that does to its environment.
+    """
+    return (1 << 57) + int(handle[-11:], 36)
+
+
+def marked_number(pid: int) -> int:
+    """The number a process carries; 0 for one that is unmarked or gone."""
+    try:
+        soft, _ = resource.prlimit(pid, RLIMIT_MARK)
+    except ProcessLookupError:
+        return 0
+    except PermissionError:  # another user's; the same in writing
+        try:
+            with open(f"/proc/{pid}/limits", "rb") as file:
+                _, _, rest = file.read().partition(b"Max file locks")
+            word = rest.split(None, 1)[0]
+            soft = int(word) if word.isdigit() else 0
+        except (OSError, IndexError):
+            return 0
+    return soft if soft >> 57 == 1 else 0
+
+
+def threads_of(uid: int) -> int:
+    """How many threads a user has now."""
+    count = 0
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                if os.stat(f"/proc/{name}").st_uid == uid:
+                    count += len(os.listdir(f"/proc/{name}/task"))
+            except OSError:
+                continue
+    return count
+
+
 def ignores(pid: int, number: int) -> bool:
     """True if a process ignores this signal."""
     try:
@@ -181,11 +225,14 @@ def ignores(pid: int, number: int) -> bool:
     return bool(rest and int(rest.split(None, 1)[0], 16) & 1 << (number - 1))
 
 
-def children() -> list[int]:
-    """Our own children, dead or alive."""
-    pid = os.getpid()
-    with open(f"/proc/{pid}/task/{pid}/children", "rb") as file:
-        return [int(child) for child in file.read().split()]
+def children(pid: int = 0) -> list[int]:
+    """Our own children, dead or alive, or those of a process with one thread."""
+    pid = pid or os.getpid()
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children", "rb") as file:
+            return [int(child) for child in file.read().split()]
+    except FileNotFoundError:
+        return []
 
 
 def open_process(pid: int, started: int) -> int | None:
@@ -199,6 +246,15 @@ def open_process(pid: int, started: int) -> int | None:
         os.close(pidfd)
         return None
     return pidfd
+
+
+def send_group_signal(pidfd: int, number: int) -> bool:
+    """Signal a process's group through its pidfd; False where the kernel cannot (before 6.9)."""
+    try:
+        signal.pidfd_send_signal(pidfd, number, None, _PIDFD_SIGNAL_PROCESS_GROUP)
+    except OSError as error:
+        return error.errno not in (errno.EINVAL, errno.ESRCH, errno.EPERM)
+    return True
 
 
 def send_signal(pidfd: int, number: int) -> bool:

@@ -184,6 +184,10 @@ class Record:
     max_finished: int = 100
     peak_memory_bytes: int | None = None
     cpu_seconds: float | None = None
+    containment: str = ""  # "cgroup", "cgroup-v1", "tree"; see `keeper/contain.py`
+    limits: dict[str, Any] = field(default_factory=dict)  # name -> {"limit": ..., "by": ...}
+    sandbox: dict[str, Any] | None = None  # {"network": bool}
+    cgroups: list[str] = field(default_factory=list)  # the directories of its control groups
     ends_with: str | None = None  # what would take it along, besides the machine
     notes: list[str] = field(default_factory=list)
     watches: list[dict[str, Any]] = field(default_factory=list)  # see `_watches`
@@ -348,6 +352,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "list[str]": (list,),
     "list[list[int]]": (list,),
     "list[dict[str, Any]]": (list,),
+    "dict[str, Any]": (dict,),
     "Stop": (Stop,),
     "Status": (str,),
     "Reason": (str,),
@@ -408,6 +413,9 @@ _PUBLIC_FIELDS = (
     "grace",
     "peak_memory_bytes",
     "cpu_seconds",
+    "containment",
+    "limits",
+    "sandbox",
     "ends_with",
     "notes",
 )

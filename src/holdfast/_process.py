@@ -57,6 +57,7 @@ class Receipt:
     forced: bool = False
     survivors: list[int] = field(default_factory=list)
     already_ended: bool = False
+    processes: list[dict[str, Any]] = field(default_factory=list)  # who got which signal last
 
     @classmethod
     def of(cls, answer: dict[str, Any]) -> Receipt:
@@ -66,6 +67,7 @@ class Receipt:
             forced=answer["forced"],
             survivors=answer["survivors"],
             already_ended=answer["already_ended"],
+            processes=answer.get("processes", []),
         )
 
 

@@ -93,6 +93,17 @@ def options_run(parser: Parser) -> None:
     )
     parser.option("--log-cap", metavar="SIZE", help="keep this much of the end of its log (256MiB)")
     parser.option("--log-limit", metavar="SIZE", help="stop it when it wrote more than this")
+    parser.option("--memory", metavar="SIZE", help="it ends when it and its children have more")
+    parser.option("--cpu", metavar="NUMBER", help="so many CPUs, like 0.5 or 2, for all of it")
+    parser.option("--processes", metavar="NUMBER", help="so many processes at one time")
+    parser.option("--files", metavar="NUMBER", help="so many open files in each process")
+    parser.option(
+        "--sandbox",
+        nargs="?",
+        const="closed",
+        choices=("closed", "network"),
+        help="write to the working directory only, see no other process; =network: with a network",
+    )
     parser.json(
         "print the record as JSON (in the foreground: at the end, instead of the output; with "
         "--yield it has `backgrounded`, and in `early` what came of the output)"
@@ -219,6 +230,11 @@ def _spawn(client: SyncClient, args: Namespace) -> SyncProcess:
         watch=[table(text, "--watch") for text in args.watch],
         log_cap=chosen(args.log_cap),
         log_limit=chosen(args.log_limit),
+        memory=chosen(args.memory),
+        cpu=chosen(args.cpu),
+        processes=chosen(args.processes),
+        files=chosen(args.files),
+        sandbox={"network": args.sandbox == "network"} if args.sandbox else False,
     )
 
 

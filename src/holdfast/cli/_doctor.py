@@ -61,9 +61,11 @@ def _checks() -> Iterator[Check]:
         yield _tried(name, attempt, without)
     yield from _programs()
     home = Home.locate()
+    from ._doctor_contain import contain_checks
     from ._doctor_home import home_checks
     from ._doctor_place import place_check
 
+    yield from contain_checks(home)
     yield from home_checks(home)
     yield place_check(home)
 

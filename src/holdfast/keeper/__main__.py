@@ -24,7 +24,7 @@ if "holdfast" not in sys.modules:
     _holdfast.__path__ = [_package]
     sys.modules["holdfast"] = _holdfast
 
-from holdfast import _kernel  # noqa: E402
+from holdfast import _cgroup, _kernel  # noqa: E402
 from holdfast._home import Home  # noqa: E402
 from holdfast._version import __version__  # noqa: E402
 from holdfast.keeper.guard import Guard, Table  # noqa: E402
@@ -45,6 +45,7 @@ def main(argv: list[str]) -> int:
         os.setsid()  # nobody's child, in no terminal
         _reset(home)
         soft = _raise_descriptor_limit()
+        _leave(home)
         table: Table = {}
     else:
         lock, listen, idle, soft, table = read_state(int(rest[0]))
@@ -80,6 +81,14 @@ def _reset(home: Home) -> None:
     os.dup2(log, 2)
     os.close(null)
     os.close(log)
+
+
+def _leave(home: Home) -> None:
+    """Whoever started us may be a process of another keeper's, with what marks and contains it."""
+    for number, most in ((_kernel.RLIMIT_MARK, None), (resource.RLIMIT_CORE, 0)):
+        _, hard = resource.getrlimit(number)
+        resource.setrlimit(number, (hard if most is None else most, hard))
+    _cgroup.Trees(home.path).enter()
 
 
 def _raise_descriptor_limit() -> int:

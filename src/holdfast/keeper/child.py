@@ -6,7 +6,7 @@ import os
 import select
 import time
 
-from .. import _kernel, _tty
+from .. import _cgroup, _kernel, _tty
 from .._errors import HoldfastError, KeeperError, StoreError, Unsupported
 from .._loghead import Tally
 from .._model import ExitNote, Record, signal_name
@@ -61,6 +61,7 @@ class Child:
         "deadline",
         "stopping",
         "note",
+        "groups",
         "on_death",
         "when_hung_up",
         "on_end",
@@ -101,6 +102,7 @@ class Child:
         self.deadline: Timer | None = None
         self.stopping: Stopping | None = None
         self.note: ExitNote | None = None
+        self.groups: list[str] = []  # control groups that it needs no more
         self.on_death = on_death  # of one in tmux
         self.when_hung_up: Callable[[], None] | None = None
         self.on_end = on_end
@@ -241,7 +243,11 @@ class Child:
             say(f"{self.record.handle}: {error}")  # delivery will try again
 
     def _out_of_memory(self, note: ExitNote) -> bool:
-        if note.signal != "SIGKILL" or self.record.stop is not None:
+        if self.record.stop is not None or (note.signal is None and note.code in (0, None)):
+            return False
+        if _cgroup.ran_out_of_memory(self.record.cgroups):
+            return True
+        if note.signal != "SIGKILL":
             return False
         return self.memory_kills.includes(self.held.pid, self.record.started_clock)
 

@@ -18,9 +18,12 @@ from .._kernel import MARK, make_tank
 from .._model import Record
 from .._store import Store
 from .._tty import set_size, set_utf8
+from . import clone
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from .contain import Plan
+
     Action = tuple[int, int, int] | tuple[int, int, str, int, int]
 
 _RESET = [signal.SIGPIPE, signal.SIGXFSZ]
@@ -154,6 +157,7 @@ def start(
     actions: list[Action],
     umask: int,
     nofile: int,
+    plan: Plan,
 ) -> int:
     """Start it and return its pid; SpawnError and its kin when the kernel refuses."""
     env[MARK] = record.handle
@@ -168,8 +172,8 @@ def start(
         os.umask(umask)
         if nofile < soft:
             resource.setrlimit(resource.RLIMIT_NOFILE, (nofile, hard))
-        return os.posix_spawn(
-            program, argv, env, file_actions=actions, setsid=True, setsigmask=(), setsigdef=_RESET
+        return plan.start(
+            lambda group, rlimits: _begin(program, argv, env, actions, group, rlimits)
         )
     except OSError as error:
         raise refusal(error, program) from None
@@ -180,6 +184,25 @@ def start(
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         os.umask(0o077)
         os.chdir("/")
+
+
+def _begin(
+    program: str,
+    argv: list[str],
+    env: dict[str, str],
+    actions: list[Action],
+    group: int,
+    rlimits: list[tuple[int, int]],
+) -> int:
+    if group >= 0 or rlimits:
+        try:
+            return clone.start(program, argv, env, actions, _RESET, group, rlimits)
+        except clone.Refused:
+            if group >= 0:
+                raise
+    return os.posix_spawn(
+        program, argv, env, file_actions=actions, setsid=True, setsigmask=(), setsigdef=_RESET
+    )
 
 
 def refusal(error: OSError, program: str) -> SpawnError:

@@ -22,7 +22,12 @@ import signal
 import sys
 import termios
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 # Not how to reach the server: a script that ends "its" tmux would end everybody's terminals.
+_RLIMIT_MARK = 10
 _OF_TMUX = ("TERM", "TERM_PROGRAM", "TERM_PROGRAM_VERSION")
 
 
@@ -84,6 +89,7 @@ def _become(home: str, handle: str, token: str, stays: int) -> int:
         os.umask(launch["umask"])
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (launch["nofile"], hard))
+        _contain(launch["contain"])
         os.execve(launch["program"], launch["argv"], env)
     except (OSError, ValueError) as error:
         if os.path.exists(begun):
@@ -91,6 +97,25 @@ def _become(home: str, handle: str, token: str, stays: int) -> int:
         why = error.errno if isinstance(error, OSError) else None
         keeper.sendall(_line({"failed": why, "why": str(error)}))
     return 126
+
+
+def _contain(how: dict[str, Any]) -> None:
+    """Be where, and limited as, the command is to be."""
+    for group in how["groups"]:
+        name = "tasks" if os.path.exists(f"{group}/tasks") else "cgroup.procs"
+        with open(f"{group}/{name}", "w") as file:
+            file.write("0")
+    for number, value in how["rlimits"]:
+        _, hard = resource.getrlimit(number)
+        if hard == resource.RLIM_INFINITY or value <= hard:
+            marks = number == _RLIMIT_MARK
+            resource.setrlimit(number, (value, hard if marks else value))
+    with open("/proc/self/oom_score_adj", "w") as file:
+        file.write(str(how["oom"]))
+    if how["affinity"] is not None:
+        os.sched_setaffinity(0, how["affinity"])
+    for number in how["ignored"]:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _reset_signals() -> None:

@@ -27,7 +27,7 @@ from .._home import replace_private
 from .._model import ExitNote, signal_name
 from .guard import note_of
 from .journal import say
-from .stop import leftovers
+from .stop import Left, leftovers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -190,7 +190,10 @@ class PaneEnd:
         quiet = now - self._grew
         if quiet < _HELD_UP and now - self._began < _PATIENCE:
             return False
-        return quiet >= _PATIENCE or bool(leftovers(self._child))
+        return quiet >= _PATIENCE or bool(self._left_behind())
+
+    def _left_behind(self) -> list[_kernel.Stat]:
+        return leftovers([Left(self._child.record, self._child.held.pid)])
 
     def _end_parent(self, then: Callable[[], None]) -> None:
         """Go on when it is known how the process ended, or nobody can know any more."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 
-from .. import _kernel
+from .. import _cgroup, _kernel
 from .._errors import NotFound, StoreError
 from .._model import ExitNote, Record, signal_number
 from . import adopt
@@ -56,6 +56,7 @@ def recover(worker: Worker) -> None:
     worker.shelf.prune()
     in_use = {child.record.session for child in worker.children.values()}
     worker.shelf.prune_sessions(in_use | worker.agents.sessions() | worker.leases.sessions())
+    worker.containment.clean_up()
     worker.tell("recovered")
 
 
@@ -79,9 +80,11 @@ def _running(worker: Worker, record: Record, held: Held | None) -> None:
         if nameless and not worker.guard.fresh and record.mode != "tmux":
             # A worker died before it made the process, else the guard would hold it: it never was.
             worker.store.delete(handle)
+            _cgroup.remove(record.cgroups)
             return
         if nameless and record.mode == "tmux" and not worker.tmux.begun(record):
             worker.store.delete(handle)
+            _cgroup.remove(record.cgroups)
             return
         held = adopt.find(worker.home, record) if note is None else None
         if held is None:

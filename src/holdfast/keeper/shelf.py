@@ -6,6 +6,7 @@ import os
 import shutil
 import time
 
+from .. import _cgroup
 from .._errors import NotFound, StoreError
 from .._home import Home
 from .._model import Record
@@ -19,10 +20,11 @@ if TYPE_CHECKING:
 
 _SESSION_KEPT = 7 * 86400.0
 _SHRED_STEP = 32 << 20
+_AGAIN = 60.0
 
 
 class Shelf:
-    __slots__ = ("_forget", "_handles", "_home", "_loop", "_store", "_timer")
+    __slots__ = ("_forget", "_groups", "_handles", "_home", "_loop", "_store", "_timer")
 
     def __init__(
         self, home: Home, store: Store, loop: Loop, forget: Callable[[str, str], None]
@@ -32,22 +34,31 @@ class Shelf:
         self._loop = loop
         self._forget = forget  # (session, handle): delete every trace but the session's events
         self._handles: dict[str, dict[str, None]] = {}  # session -> handles, oldest first
+        self._groups: dict[str, list[str]] = {}  # of those that left something behind
         self._timer: Timer | None = None
 
     def put(self, record: Record) -> None:
         self._handles.setdefault(record.session, {})[record.handle] = None
+        if record.cgroups:
+            self._groups[record.handle] = record.cgroups
+
+    def _is_over(self, handle: str) -> bool:
+        """What left something behind is kept as long as that runs: by its handle it is stopped."""
+        return handle not in self._groups or _cgroup.empty(self._groups[handle])
 
     def take(self, session: str, handle: str) -> None:
+        self._groups.pop(handle, None)
         handles = self._handles.get(session)
         if handles is not None:
             handles.pop(handle, None)
             if not handles:
                 del self._handles[session]
 
-    def ended(self, session: str) -> list[Record]:
-        """What is known of a session's finished processes, oldest first."""
+    def ended(self, session: str | None) -> list[Record]:
+        """What is known of the finished processes of a session, or of all, oldest first."""
         found = []
-        for handle in self._handles.get(session, ()):
+        sessions = list(self._handles) if session is None else [session]
+        for handle in [handle for name in sessions for handle in self._handles.get(name, ())]:
             try:
                 found.append(self._store.load(handle))
             except (NotFound, StoreError):
@@ -58,8 +69,9 @@ class Shelf:
         """A process has just ended: make room for it, and see that it is forgotten in time."""
         self.put(record)
         handles = self._handles[record.session]
-        while handles and len(handles) > record.max_finished:
-            self._forget(record.session, next(iter(handles)))
+        over = (handle for handle in list(handles) if self._is_over(handle))
+        while len(handles) > record.max_finished and (oldest := next(over, None)):
+            self._forget(record.session, oldest)
         self._look_in(record.retention)
 
     def _look_in(self, seconds: float) -> None:
@@ -82,8 +94,10 @@ class Shelf:
                     left = 0.0
                 except StoreError:
                     continue
-                if left <= 0:
+                if left <= 0 and self._is_over(handle):
                     self._forget(session, handle)
+                elif left <= 0:
+                    soonest = _AGAIN if soonest is None else min(soonest, _AGAIN)
                 elif soonest is None or left < soonest:
                     soonest = left
         if soonest is not None:

@@ -25,7 +25,7 @@ import signal
 import sys
 import time
 
-from .. import _kernel, _tmux
+from .. import _cgroup, _kernel, _tmux
 from .._errors import HoldfastError, SpawnError
 from .._home import unlink
 from .._model import Record
@@ -284,6 +284,8 @@ class Tmux:
             if fd >= 0:
                 os.close(fd)
         self._worker.store.delete(handle)
+        _cgroup.kill(start.record.cgroups)
+        _cgroup.remove(start.record.cgroups)
         self._end_session(start.record, lambda: end_parent(start.pid, handle))
         for done in start.waiting:
             done(None, error)

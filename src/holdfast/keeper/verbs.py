@@ -14,8 +14,9 @@ import sys
 import time
 from functools import partial
 
-from .. import _kernel, _wire
+from .. import _kernel, _sandbox, _wire
 from .._errors import (
+    BadDirectory,
     BadRequest,
     HoldfastError,
     KeeperError,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .._agents import AgentRecord
+    from .contain import Plan
     from .tmux import Start
     from .worker import Worker
 
@@ -116,6 +118,7 @@ class Verbs:
             retention=m["retention"],
             max_finished=m["max_finished"],
             boot_id=_kernel.boot_id(),
+            sandbox=m.get("sandbox"),
             ends_with=worker.ends_with,
             notes=list(m["notes"]),
             watches=watches,
@@ -125,23 +128,39 @@ class Verbs:
             record.check()
         except StoreError as error:
             raise BadRequest(str(error)) from None
+        plan = worker.containment.plan(record, m.get("containment", "auto"), _limits(m))
+        if record.sandbox is not None:
+            if os.path.samefile(cwd, "/"):
+                raise BadDirectory("a sandbox in / would have nothing that is closed; give a cwd")
+            bwrap, plan.ignored = record.sandbox.pop("program"), _sandbox.IGNORED
+            network = record.sandbox["network"]
+            argv = _sandbox.arguments(bwrap, program, argv, cwd, worker.home.path, network)
+            program = bwrap
         try:
             worker.store.create(record)
         except FileExistsError:
             self._answer_existing(connection, number, handle, session)
             return
         if mode == "tmux":
-            self._spawn_in_tmux(connection, number, m, record, program)
+            m["argv"] = argv
+            self._spawn_in_tmux(connection, number, m, record, program, plan)
             return
-        child = worker.launch(record, program, argv, env, umask)
+        child = worker.launch(record, program, argv, env, umask, plan)
         connection.answer(number, {"record": record.to_json()})
         os.sched_yield()  # the caller waits for this processor: what is left to do can wait
         worker.launched(child)
 
     def _spawn_in_tmux(
-        self, connection: Connection, number: int, m: Message, record: Record, program: str
+        self,
+        connection: Connection,
+        number: int,
+        m: Message,
+        record: Record,
+        program: str,
+        plan: Plan,
     ) -> None:
         spec = {
+            "contain": plan.for_pane(),
             "program": program,
             "argv": m["argv"],
             "env": {**m["env"], _kernel.MARK: record.handle},
@@ -298,23 +317,25 @@ class Verbs:
         return {}
 
     def verb_kill(self, connection: Connection, number: int, m: Message) -> Answer | None:
-        polite, grace = _signal(m["signal"]), _grace(m["grace"])
+        polite = _signal(m["signal"])
+        grace = 0.0 if polite == signal.SIGKILL else _grace(m["grace"])
         self._cancel_start(connection, m["handle"])
         record, child = self._find(connection, m["handle"])
-        if child is None:
-            return _ended_already(record)
-        self.worker.stop(child, "killed", f"pid {connection.pid}", polite, grace)
-        self._when_stopped(connection, number, child, lambda receipt: receipt)
+        if child is not None:
+            self.worker.stop(child, "killed", f"pid {connection.pid}", polite, grace)
+        self._when_stopped(connection, number, record, child, grace, lambda receipt: receipt)
         return None
 
     def _when_stopped(
         self,
         connection: Connection,
         number: int,
-        child: Child,
+        record: Record,
+        child: Child | None,
+        grace: float | None,
         answer: Callable[[Answer], Answer],
     ) -> None:
-        """Answer once nothing is left of a process that is being stopped, or ended by itself."""
+        """Answer once nothing is left of a process that is being stopped, or has ended."""
 
         def finish(receipt: Answer) -> None:
             try:
@@ -322,22 +343,22 @@ class Verbs:
             except HoldfastError as error:
                 connection.refuse(number, error)
             except OSError as error:
-                say(f"{child.record.handle}: {error}")
+                say(f"{record.handle}: {error}")
                 connection.refuse(number, translated(error))
 
         def done(receipt: Answer) -> None:
-            finish({"record": child.record.to_json(), **receipt})
+            finish({"record": record.to_json(), **receipt})
 
         def ended(record: Record) -> None:
             # Once its end is told too, which comes after those who wait for it.
             self.worker.loop.after(0.0, lambda: finish(_ended_already(record)))
 
-        stopping = child.stopping
+        stopping = None if child is None else child.stopping
         if stopping is not None:
             stopping.when_done(done)
             connection.later(number, lambda: stopping.forget(done))
-        elif child.note is not None:
-            finish(_ended_already(child.record))
+        elif child is None or child.note is not None:
+            self.worker.clear([record], grace, done)
         else:
             child.waiters.append(ended)
             connection.later(number, lambda: child.stop_waiting(ended))
@@ -365,10 +386,9 @@ class Verbs:
             self.worker.forget(record.session, record.handle)
             return {}
 
-        if child is None:
-            return removed({})
-        self.worker.stop(child, "killed", f"pid {connection.pid}")
-        self._when_stopped(connection, number, child, removed)
+        if child is not None:
+            self.worker.stop(child, "killed", f"pid {connection.pid}")
+        self._when_stopped(connection, number, record, child, None, removed)
         return None
 
     # -- a session -----------------------------------------------------------------------------
@@ -389,7 +409,8 @@ class Verbs:
         for start in self.worker.tmux.starting(connection.session):
             if wanted(start.record):
                 self.worker.tmux.cancel(start)
-        return self._stop_many(connection, number, children, "killed", polite, grace)
+        ended = [record for record in self.worker.ended(connection.session) if wanted(record)]
+        return self._stop_many(connection, number, children, "killed", polite, grace, ended)
 
     def verb_gather(self, connection: Connection, number: int, m: Message) -> Answer:
         """Tell of a group as one."""
@@ -411,7 +432,10 @@ class Verbs:
         for start in self.worker.tmux.starting(session):
             if not start.record.keep:
                 self.worker.tmux.cancel(start)
-        return self._stop_many(connection, number, children, "lease_ended", signal.SIGTERM, None)
+        ended = [record for record in self.worker.ended(session) if not record.keep]
+        return self._stop_many(
+            connection, number, children, "lease_ended", signal.SIGTERM, None, ended
+        )
 
     def verb_left_behind(self, connection: Connection, number: int, m: Message) -> Answer:
         return {"sessions": self.worker.adoptions.left_behind(connection.session or "")}
@@ -437,15 +461,26 @@ class Verbs:
         reason: str,
         polite: int,
         grace: float | None,
+        ended_before: list[Record],
     ) -> Answer | None:
+        """Stop some, and end what those that ended before left behind."""
         receipts: list[Answer] = []
         waits: list[Callable[[], None]] = []  # how to stop waiting for each
+        clearing = bool(ended_before)
 
         def done(child: Child, receipt: Answer) -> None:
             receipts.append({"record": child.record.to_json(), **receipt})
             if reason == "lease_ended":
                 self._closed(child.record)
-            if len(receipts) == len(waits):
+            answer_at_last()
+
+        def cleared(receipt: Answer) -> None:
+            nonlocal clearing
+            clearing = False
+            answer_at_last()
+
+        def answer_at_last() -> None:
+            if len(receipts) == len(waits) and not clearing:
                 connection.answer(number, {"receipts": receipts})
 
         def ended(child: Child, record: Record) -> None:
@@ -461,7 +496,7 @@ class Verbs:
                 settled = partial(ended, child)
                 child.waiters.append(settled)
                 waits.append(partial(child.stop_waiting, settled))
-        if not waits:
+        if not waits and not clearing:
             return {"receipts": []}
 
         def forget() -> None:
@@ -469,6 +504,8 @@ class Verbs:
                 stop_waiting()
 
         connection.later(number, forget)
+        if clearing:
+            self.worker.clear(ended_before, grace, cleared)
         return None
 
     def _closed(self, record: Record) -> None:
@@ -545,6 +582,7 @@ class Verbs:
             "connections": len(worker.connections),
             "leases": len(worker.leases),
             "python": sys.version.split()[0],
+            "containment": worker.containment.kind,
         }
 
     def verb_restart(self, connection: Connection, number: int, m: Message) -> None:
@@ -613,6 +651,16 @@ def _watches(asked: object, logs: int) -> list[Answer]:
     return [begun(checked(spec), number, ends, now) for number, spec in enumerate(asked, 1)]
 
 
+def _limits(m: Message) -> dict[str, Any]:
+    limits = m.get("limits") or {}
+    for name, limit in limits.items():
+        if name not in ("memory", "cpu", "processes", "files"):
+            raise BadRequest(f"no limit {str(name)[:60]!r}; memory, cpu, processes and files are")
+        if limit is not None and not (type(limit) in (int, float) and 0 < limit < 1 << 62):
+            raise BadRequest(f"the limit of {name} must be a number above 0")
+    return dict(limits)
+
+
 def _check_fields(m: Message) -> None:
     if m["mode"] not in ("pipe", "pty", "tmux"):
         raise BadRequest("a mode is pipe, pty or tmux")
@@ -650,4 +698,5 @@ def _ended_already(record: Record) -> Answer:
         "forced": False,
         "survivors": [],
         "already_ended": True,
+        "processes": [],
     }

@@ -17,7 +17,7 @@ import socket
 import sys
 import time
 
-from .. import _kernel, _wire
+from .. import _cgroup, _kernel, _wire
 from .._cursors import forget_cursors
 from .._errors import BadRequest, HoldfastError, KeeperError
 from .._home import check_session, unlink
@@ -29,6 +29,7 @@ from . import launch
 from .agents import Agents
 from .child import Child
 from .connection import Connection
+from .contain import Containment, Plan
 from .deliver import Delivery
 from .guard import Held
 from .helper import Helpers
@@ -39,13 +40,14 @@ from .loop import IN, Loop
 from .recover import recover
 from .renew import renew
 from .shelf import Shelf, open_long_logs, shred
-from .stop import Stopping
+from .stop import Clearing, Left, Stopping, Told
 from .tmux import Tmux
 from .verbs import ALWAYS_ALLOWED, Verbs, seconds, translated
 from .watching import Watching
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from .guard import Channel, Guard
@@ -84,6 +86,7 @@ class Worker:
         self.ends_with = ends_with(os.getpid())
         self._channel = channel
         self._guard = os.pidfd_open(os.getppid())
+        self.containment = Containment(self.home.path)
         self.helpers = Helpers(self.loop, guard.nofile)
         self.tmux = Tmux(self)
         self.watching = Watching(self)
@@ -295,13 +298,21 @@ class Worker:
         return child
 
     def launch(
-        self, record: Record, program: str, argv: list[str], env: dict[str, str], umask: int
+        self,
+        record: Record,
+        program: str,
+        argv: list[str],
+        env: dict[str, str],
+        umask: int,
+        plan: Plan,
     ) -> Child:
         """Start a process whose record is on disk; if that fails, nothing is left of it."""
         handle = record.handle
         try:
+            plan.make()
             ends, actions = launch.make_ends(self.store, record)
         except BaseException:
+            plan.give_up()
             self.store.delete(handle)
             raise
         held = Held(0, -1, ends.out, ends.err, ends.stdin, ends.tty, ends.tank)
@@ -309,8 +320,9 @@ class Worker:
         try:
             self._channel.hand_over("launching", handle, held)
             told = True
-            pid = launch.start(program, argv, env, record, actions, umask, self.guard.nofile)
+            pid = launch.start(program, argv, env, record, actions, umask, self.guard.nofile, plan)
         except BaseException:
+            plan.give_up()
             ends.close_all()
             self.store.delete(handle)
             if not told:  # the guard is gone; the caller will ask again, and find our successor
@@ -330,6 +342,7 @@ class Worker:
         record.start_time = _kernel.start_time(child.held.pid)
         self.save(record)
         self.store.prepare()
+        self.containment.prepare()
         child.watch_output(new=True)
         child.watch_end()
         self.set_deadline(child)
@@ -377,6 +390,43 @@ class Worker:
             say(f"nobody came back to session {session!r}: stopping {len(children)} processes")
         for child in children:
             self.stop(child, "lease_ended", "keeper")
+        self.clear([record for record in self.ended(session) if not record.keep])
+
+    def ended(self, session: str | None) -> list[Record]:
+        """What has ended, of one session or of all: it may have left something behind."""
+        records = [child.record for child in self.children.values() if child.note is not None]
+        records += self.shelf.ended(session)
+        found = {record.handle: record for record in records if session in (None, record.session)}
+        return list(found.values())
+
+    def clear(
+        self,
+        records: list[Record],
+        grace: float | None = None,
+        done: Callable[[dict[str, Any]], None] | None = None,
+    ) -> None:
+        """End what processes left behind that have ended; of these nobody is told again."""
+        boot = _kernel.boot_id()
+        # What had a group of its own, and left it empty, has left nobody behind.
+        lefts = [
+            Left(record, 0)
+            for record in records
+            if record.boot_id == boot and (record.cgroups or record.containment in ("tree", ""))
+        ]
+        longest = max((record.grace for record in records), default=0.0)
+        told = Told()
+
+        def cleared(left: list[_kernel.Stat]) -> None:
+            for record in records:
+                _cgroup.remove(record.cgroups)
+            if done is not None:
+                done(told.receipt(left, True))
+
+        if not lefts:
+            cleared([])
+            return
+        clock = time.monotonic() + (longest if grace is None else grace)
+        Clearing(self.loop, lefts, clock, told, cleared).look()
 
     def stop(
         self,
@@ -410,6 +460,7 @@ class Worker:
             names = ", ".join(str(pid) for pid in receipt["survivors"])
             child.record.notes.append(f"still alive after the kill: pid {names}")
             self.delivery.end(child)
+        _cgroup.remove(child.record.cgroups)
         self.let_go_if_quiet(child)
 
     # -- ending --------------------------------------------------------------------------------
@@ -418,6 +469,8 @@ class Worker:
         child.close_stdin()
         self.watching.drop(child)
         self.release_terminal(child)
+        if child.stopping is None:
+            child.groups = self.containment.let_go(child.record)
         self.delivery.end(child)
         self.shelf.finished(child.record)
         if child.stopping is not None:
@@ -445,6 +498,7 @@ class Worker:
         handle = child.record.handle
         del self.children[handle]
         child.close()
+        self.containment.give_back(child.groups)
         self.tell("forget", handle)
         for stream in ("stdout", "stderr"):
             unlink(self.home.fifo(handle, stream))
@@ -482,6 +536,7 @@ class Worker:
                 os.unlink(self.home.socket)
         except FileNotFoundError:
             pass
+        self.containment.clean_up(going=True)
         self.tell("quit")
         self._channel.nudge()
         for connection in list(self.connections):
