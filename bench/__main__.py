@@ -15,6 +15,7 @@ import holdfast
 from . import __doc__ as about
 from ._floor import SHELL, busy, file_system
 from ._measure import now
+from ._rows_docker import docker_start
 from ._rows_flow import cap, many_processes, one_process
 from ._rows_keeper import idle, new_worker, ps, weight
 from ._rows_life import burst, exit_to_waiter, start
@@ -38,6 +39,7 @@ ROWS: dict[str, Callable[[Stage], list[Row]]] = {
     "exit": exit_to_waiter,
     "burst": burst,
     "stop": stop_tree,
+    "docker": docker_start,
     "idle": idle,
     "weight": weight,
     "one": one_process,

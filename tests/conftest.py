@@ -18,6 +18,14 @@ from holdfast._kernel import all_processes, mark_of, stat
 from holdfast._store import Store
 from holdfast.testing import end_keeper, wait_until
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from tests import docker_engine
+    from tests.docker_engine import Engine
+else:
+    import docker_engine
+    from docker_engine import Engine
+
 CHILDREN = Path(__file__).parent / "children"
 
 # In CI the same examples each time: a new one that fails is found at somebody's desk.
@@ -50,7 +58,9 @@ def _descriptors() -> dict[str, str]:
             found[fd] = os.readlink(f"/proc/self/fd/{fd}")
         except FileNotFoundError:
             continue
-    return {fd: what for fd, what in found.items() if not what.startswith("/proc/")}
+    # The lock of a Docker engine is held by the whole run.
+    passed = ("/proc/", f"{docker_engine.PLACE}/{docker_engine.PREFIX}")
+    return {fd: what for fd, what in found.items() if not what.startswith(passed)}
 
 
 @pytest.fixture
@@ -65,6 +75,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     handles = set(Store(Home(path)).handles())
     end_keeper(path)
     _no_survivors(handles)
+    docker_engine.no_containers(path)
 
 
 def _no_survivors(handles: set[str]) -> None:
@@ -84,6 +95,41 @@ def _no_survivors(handles: set[str]) -> None:
         for pid in left:
             os.kill(pid, signal.SIGKILL)
         raise AssertionError(f"processes of the test survived it: {left}") from None
+
+
+@pytest.fixture(scope="session")
+def shared_engine(testrun_uid: str) -> Iterator[Engine]:
+    """The Docker engine of this test run, in all of its workers."""
+    with docker_engine.use_or_skip(docker_engine.key_of(testrun_uid)) as engine:
+        yield engine
+
+
+@pytest.fixture
+def engine(shared_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Engine:
+    """A Docker engine, in DOCKER_HOST. Other tests use it meanwhile: leave it running."""
+    monkeypatch.setenv("DOCKER_HOST", shared_engine.host)
+    return shared_engine
+
+
+@pytest.fixture(scope="module")
+def module_engine() -> Iterator[Engine]:
+    with docker_engine.use_or_skip(docker_engine.new_key()) as engine:
+        yield engine
+    docker_engine.sweep()
+
+
+@pytest.fixture
+def own_engine(module_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    """A Docker engine that a test may stop and start, in DOCKER_HOST; it outlives the home."""
+    monkeypatch.setenv("DOCKER_HOST", module_engine.host)
+    module_engine.start()
+    yield module_engine
+    module_engine.start()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # all workers have ended
+        docker_engine.sweep()
 
 
 @pytest.fixture

@@ -20,9 +20,9 @@ from holdfast.testing import wait_until
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from tests.conftest import Gate
-    from tests.test_crashes import killed_at
+    from tests.stepping import killed_at
 else:
-    from test_crashes import killed_at
+    from stepping import killed_at
 
 AGENT = """
 import sys, holdfast

@@ -29,9 +29,11 @@ from holdfast.testing import wait_until
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from tests.test_crashes import alive, killed_at
+    from tests.stepping import killed_at
+    from tests.test_crashes import alive
 else:
-    from test_crashes import alive, killed_at
+    from stepping import killed_at
+    from test_crashes import alive
 
 REGISTRANT = """
 import sys, holdfast

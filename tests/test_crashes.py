@@ -7,11 +7,9 @@ worker finishes it: nothing is started twice, every end is exact and is told onc
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,6 +28,10 @@ from holdfast.testing import wait_until
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    from tests.stepping import killed_at
+else:
+    from stepping import killed_at
 
 KillBoth = Callable[[SyncClient], None]
 KERNEL_TELLS = tuple(int(part) for part in os.uname().release.split(".")[:2]) >= (6, 15)
@@ -225,99 +227,6 @@ def test_an_event_is_seen_until_it_is_acknowledged_and_has_one_id(
 
 
 # -- killed at each system call --------------------------------------------------------------------
-
-_SEIZE, _INTERRUPT, _SYSCALL = 0x4206, 0x4207, 24
-_TRACESYSGOOD = 1
-_WALL = 0x40000000
-
-
-class Stepper:
-    """Takes another process from system call to system call, and kills it between two of them."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self.steps = 0
-        self._ptrace = ctypes.CDLL(None, use_errno=True).ptrace
-        self._ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
-        self._ptrace.restype = ctypes.c_long
-        self._ask(_SEIZE, _TRACESYSGOOD)
-        self._ask(_INTERRUPT, 0)
-        assert self._stopped(5) is not None
-        self._ask(_SYSCALL, 0)
-
-    def _ask(self, what: int, data: int) -> None:
-        if self._ptrace(what, self.pid, None, data) != 0:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number))
-
-    def _stopped(self, patience: float) -> int | None:
-        """The wait status of its next stop, or None if it does not stop."""
-        until = time.monotonic() + patience
-        while True:
-            pid, status = os.waitpid(self.pid, _WALL | os.WNOHANG)
-            if pid:
-                assert os.WIFSTOPPED(status), f"it ended by itself: {status:#x}"
-                return status
-            if time.monotonic() > until:
-                return None
-            time.sleep(0.0002)
-
-    def step(self, patience: float) -> bool:
-        """To the next beginning or end of a system call; False if none comes."""
-        while True:
-            status = self._stopped(patience)
-            if status is None:
-                return False
-            number = os.WSTOPSIG(status)
-            if number == signal.SIGTRAP | 0x80:
-                self.steps += 1
-                return True
-            # A signal on its way is passed on; a stop of ptrace's own is not one.
-            self._ask(_SYSCALL, 0 if status >> 16 else number)
-
-    def go_on(self) -> None:
-        self._ask(_SYSCALL, 0)
-
-    def kill(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)
-        while not os.WIFSIGNALED(os.waitpid(self.pid, _WALL)[1]):
-            pass
-
-
-def killed_at(pid: int, step: int, work: Callable[[], Any]) -> tuple[Any, bool]:
-    """Run `work` in a thread, kill `pid` at the n-th step; what came of it, and if it got there."""
-    results: list[Any] = []
-    begin = threading.Event()
-
-    def run() -> None:
-        begin.wait()
-        try:
-            results.append(work())
-        except BaseException as error:
-            results.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    reached = False
-    try:
-        stepper = Stepper(pid)
-        begin.set()
-        while not reached and stepper.step(1.0 if thread.is_alive() else 0.05):
-            reached = stepper.steps > step
-            if not reached:
-                stepper.go_on()
-        stepper.kill()
-    except PermissionError:
-        if os.environ.get("CI") == "true":
-            raise
-        pytest.skip("ptrace is not allowed here")
-    finally:
-        begin.set()
-        thread.join(60)
-    assert not thread.is_alive()
-    if isinstance(results[0], BaseException) and not isinstance(results[0], KeeperError):
-        raise results[0]
-    return results[0], reached
 
 
 @pytest.mark.parametrize(("mode", "stride"), [("pipe", 2), ("tty", 5), ("tmux", 7)])

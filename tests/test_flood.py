@@ -147,6 +147,15 @@ def test_a_log_limit_stops_the_process_that_passes_it(
     assert (end.status, end.reason, end.ended_by) == ("killed", "log_limit", "keeper")
 
 
+def test_a_process_may_end_as_it_passes_its_log_limit(hf: SyncClient) -> None:
+    """What it wrote last is read at its end: its end is told as any other, by the same worker."""
+    worker = hf.keeper_status()["worker"]
+    for _ in range(30):
+        process = hf.spawn(["head", "-c", "60000", "/dev/zero"], log_limit=1000)
+        assert process.wait(30).reason in ("exited", "log_limit")
+    assert hf.keeper_status()["worker"] == worker
+
+
 # -- readers while the head is freed ---------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import json
 import os
@@ -19,8 +20,11 @@ import holdfast
 from holdfast import KeeperError, SyncClient, connect
 from holdfast._home import Home, open_private
 from holdfast._kernel import all_processes, machine
+from holdfast._link import Greeting
+from holdfast._link_asyncio import AsyncioLink
 from holdfast._start import keeper_program, try_connect
 from holdfast._sync import open_client
+from holdfast._wire import PROTOCOL
 from holdfast.testing import end_keeper, wait_until
 
 TYPE_CHECKING = False
@@ -349,6 +353,45 @@ def test_a_keeper_of_another_version_is_an_error_with_the_way_out(home: str) -> 
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         os.unlink(place.socket)
+
+
+def test_a_keeper_of_another_version_can_be_restarted_and_stopped(
+    hf: SyncClient, home: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client of another protocol gets no more than status, restart and stop; but these."""
+    process = hf.spawn("sleep 1000")
+    monkeypatch.setattr("holdfast._wire.PROTOCOL", 99)
+    newer = open_client(Home(home), None)
+    before = newer.keeper_status()
+    assert before["processes"] == 1
+    with pytest.raises(KeeperError, match="holdfast keeper restart"):
+        newer.spawn("true")
+    assert newer.keeper_restart()["worker"] != before["worker"]
+    with pytest.raises(KeeperError, match="holdfast keeper restart"):
+        newer.get(process.handle).kill()
+    newer.close()
+    monkeypatch.setattr("holdfast._wire.PROTOCOL", PROTOCOL)
+    assert process.refresh().running
+    process.kill()
+
+
+@pytest.mark.anyio
+async def test_so_it_can_from_asyncio(hf: SyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same over the other kind of connection, whatever is asked for first."""
+    hf.spawn("true").wait(30)
+    before = hf.keeper_status()
+    monkeypatch.setattr("holdfast._wire.PROTOCOL", 99)
+    link = AsyncioLink(hf.home, Greeting(None, None), 60.0)
+    with pytest.raises(KeeperError, match="holdfast keeper restart"):
+        await link.call("stop_all", {"signal": "TERM", "grace": None})
+    assert (await link.call("status", {}))["worker"] == before["worker"]
+    await link.call("restart", {"program": keeper_program()})
+    while (await link.call("status", {}))["worker"] == before["worker"]:
+        await asyncio.sleep(0.01)
+    with pytest.raises(KeeperError, match="holdfast keeper restart"):
+        await link.call("stop_all", {"signal": "TERM", "grace": None})
+    await link.close()
+    monkeypatch.setattr("holdfast._wire.PROTOCOL", PROTOCOL)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,6 +27,7 @@ from holdfast import (
     connect,
 )
 from holdfast._model import ExitNote, Record
+from holdfast._model import signal_number as end_number
 from holdfast.testing import wait_until
 
 TYPE_CHECKING = False
@@ -34,13 +36,22 @@ if TYPE_CHECKING:
 
     from tests.conftest import Gate
 
+CHILDREN = Path(__file__).parent / "children"
+
 Start = Callable[..., SyncProcess]
 Child = Callable[..., list[str]]
 Ready = Callable[[SyncProcess], SyncProcess]
 
 
 # What to ask for so that a process runs in this mode.
-MODES: dict[str, dict[str, Any]] = {"pipe": {}, "pty": {"tty": True}, "tmux": {"tmux": True}}
+MODES: dict[str, dict[str, Any]] = {
+    "pipe": {},
+    "pty": {"tty": True},
+    "tmux": {"tmux": True},
+    "docker": {"docker": "hfbox"},
+    "docker-tty": {"docker": "hfbox", "tty": True},
+}
+ON_THE_MACHINE = ("pipe", "pty", "tmux")
 
 
 @pytest.fixture(params=MODES)
@@ -54,12 +65,28 @@ def only(*modes: str) -> pytest.MarkDecorator:
 
 
 @pytest.fixture
-def start(hf: SyncClient, mode: str) -> Start:
+def asked(mode: str, request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
+    """What to ask for so that a process runs in the mode under test.
+
+    A container gets the machine's programs, since the image has few, and the test's directory.
+    """
+    asked = dict(MODES[mode])
+    if "docker" in asked:
+        request.getfixturevalue("engine")
+        programs = {"/usr", "/lib", "/lib64", sys.base_prefix, sys.prefix, str(CHILDREN)}
+        mounts = [f"{path}:{path}:ro" for path in sorted(programs)] + [f"{tmp_path}:{tmp_path}"]
+        asked["docker"] = {"image": asked["docker"], "mounts": mounts}
+    return asked
+
+
+@pytest.fixture
+def start(hf: SyncClient, asked: dict[str, Any], mode: str) -> Start:
     """Start a process of the mode under test."""
+    kept_as = {"docker": "pipe", "docker-tty": "pty"}.get(mode, mode)
 
     def spawn(command: str | list[str], **options: Any) -> SyncProcess:
-        process = hf.spawn(command, **MODES[mode], **options)
-        assert process.record.mode == mode
+        process = hf.spawn(command, **asked, **options)
+        assert process.record.mode == kept_as
         return process
 
     return spawn
@@ -114,7 +141,7 @@ def test_a_string_is_run_by_bash(start: Start) -> None:
 
 
 def test_a_list_is_run_without_a_shell_and_byte_for_byte(
-    start: Start, child: Child, tmp_path: Path
+    start: Start, child: Child, tmp_path: Path, mode: str
 ) -> None:
     """Arguments of a list arrive exactly, whatever a shell would make of them."""
     witness = tmp_path / "made"
@@ -130,14 +157,16 @@ def test_a_list_is_run_without_a_shell_and_byte_for_byte(
         "#(x)",
         "'\"\\",
         "ünïcödé \U0001f980",
-        os.fsdecode(b"not \xff utf-8 \xc3"),
     ]
+    if mode in ON_THE_MACHINE:  # Docker's language is JSON
+        arguments.append(os.fsdecode(b"not \xff utf-8 \xc3"))
     process = start(child("shows_itself", *arguments))
     assert shown(process)["argv"] == [os.fsencode(argument).hex() for argument in arguments]
     assert process.refresh().command == child("shows_itself", *arguments)
     assert not witness.exists()
 
 
+@only(*ON_THE_MACHINE)
 def test_directory_environment_and_umask_are_the_callers_at_the_call(
     start: Start, child: Child, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,6 +211,7 @@ def test_the_environment_is_not_interactive_unless_the_caller_says_so(
     assert {name: found[name] for name in env} == env
 
 
+@only(*ON_THE_MACHINE)
 def test_a_process_inherits_nothing_of_ours(start: Start, child: Child, mode: str) -> None:
     """Three descriptors, the caller's limits, no signal blocked or ignored, its own session."""
     import resource
@@ -212,6 +242,7 @@ def test_label_group_and_session_are_in_the_record(start: Start, hf: SyncClient)
     assert (event.handle, event.label, event.session) == (process.handle, label, "test")
 
 
+@only(*ON_THE_MACHINE)
 @pytest.mark.parametrize(
     ("make", "error", "word"),
     [
@@ -237,6 +268,39 @@ def test_what_cannot_be_started_is_an_error_and_leaves_nothing(
     word: str,
 ) -> None:
     """A program that cannot run is a distinct error, never a process and never code 127."""
+    with pytest.raises(error, match=word) as raised:
+        start(make(tmp_path))
+    assert type(raised.value) is error
+    assert files_of(hf.home.path, "proc-") == []
+    assert hf.list() == []
+    assert start("exit 3").wait(30).code == 3, "the keeper goes on"
+
+
+@only("docker", "docker-tty")
+@pytest.mark.parametrize(
+    ("make", "error", "word"),
+    [
+        (lambda place: ["no-such-program-anywhere"], NotExecutable, "no program"),
+        (lambda place: [str(place / "nothing")], NotExecutable, "no program"),
+        (lambda place: [str(place)], NotExecutable, "may not be executed"),
+        (lambda place: [script(place, "#!/bin/sh\n", 0o600)], NotExecutable, "permissions"),
+        (lambda place: [script(place, "#!/no/such\n", 0o700)], NotExecutable, "no program"),
+        (lambda place: [""], NotExecutable, "empty"),
+        (lambda place: " ", BadRequest, "empty"),
+        (lambda place: "a\0b", BadRequest, "NUL"),
+        (lambda place: ["true", os.fsdecode(b"\xff")], BadRequest, "UTF-8"),
+        (lambda place: ["true", "x" * 3_000_000], SpawnError, "too long"),
+    ],
+)
+def test_what_cannot_be_started_in_a_container_is_an_error_and_leaves_nothing(
+    start: Start,
+    hf: SyncClient,
+    tmp_path: Path,
+    make: Callable[[Path], str | list[str]],
+    error: type[Exception],
+    word: str,
+) -> None:
+    """The image decides what can run, and Docker what can be said; the rest is as elsewhere."""
     with pytest.raises(error, match=word) as raised:
         start(make(tmp_path))
     assert type(raised.value) is error
@@ -291,11 +355,12 @@ def test_the_same_handle_is_the_same_process(start: Start, tmp_path: Path, gate:
 
 
 def test_an_end_in_the_first_millisecond_is_seen_with_its_output(
-    client: Callable[..., SyncClient], mode: str
+    client: Callable[..., SyncClient], asked: dict[str, Any]
 ) -> None:
-    """A hundred processes that end at once: every code and every byte."""
+    """Many processes that end at once: every code and every byte."""
     hf = client(max_running="200", max_finished="200")
-    processes = [hf.spawn(f"echo out {n}; exit {n}", **MODES[mode]) for n in range(100)]
+    many = 10 if "docker" in asked else 100
+    processes = [hf.spawn(f"echo out {n}; exit {n}", **asked) for n in range(many)]
     for n, process in enumerate(processes):
         end = process.wait(30)
         assert (end.code, end.reason) == (n, "exited")
@@ -315,7 +380,7 @@ def test_stdout_and_stderr_share_a_log_in_their_order(start: Start) -> None:
         process.tail(stream="stderr")
 
 
-@only("pipe")
+@only("pipe", "docker")
 def test_stdout_and_stderr_are_kept_apart_on_request(start: Start) -> None:
     """With stderr separate each stream has a log of its own."""
     process = start("echo one; echo two >&2; echo three", stderr="separate")
@@ -348,12 +413,12 @@ def test_all_output_is_there_when_the_end_is_told(start: Start, child: Child, mo
     """The last byte of a process that floods is in the log before anybody hears of the end."""
     process = start(child("floods", "200000"))
     assert process.wait(60).ok
-    ends = 0 if mode == "pipe" else 200_001
+    ends = 0 if mode in ("pipe", "docker") else 200_001
     assert os.path.getsize(process.record.log) == len("ready\n") + 200_000 * 10 + ends
     assert process.tail(1).text.rstrip() == "000199999"
 
 
-@only("pipe")
+@only("pipe", "docker")
 def test_stdin_is_closed_unless_asked_for(start: Start, gate: Gate) -> None:
     """A process that reads finds the end at once, and writing to it is refused with the reason."""
     process = start(f"cat; echo end; : < {gate.path}")
@@ -376,7 +441,7 @@ def test_stdin_is_written_to_and_closed(
     wait_until(lambda: "hello Łukasz\nname?\n" in output(process))
     assert process.send("Bob", eof=True) == 3
     wait_until(lambda: "hello Bob\n" in output(process))
-    if mode != "pipe":
+    if mode not in ("pipe", "docker"):
         process.send("", eof=True)  # a terminal's end of file ends one read, not all
     assert process.wait(30).code == 3
     assert output(process).endswith("hello Bob\nname?\nnobody left\n")
@@ -385,7 +450,7 @@ def test_stdin_is_written_to_and_closed(
     assert refused.value.status == "failed"
 
 
-@only("pipe")
+@only("pipe", "docker")
 def test_a_closed_stdin_stays_closed(start: Start, gate: Gate) -> None:
     """After eof nothing more can be written, and the error says so."""
     process = start(f"cat; : < {gate.path}", stdin=True)
@@ -428,6 +493,7 @@ ENDS = [
 def test_how_a_process_ended_by_itself(
     start: Start,
     hf: SyncClient,
+    mode: str,
     command: str,
     status: str,
     code: int | None,
@@ -436,6 +502,10 @@ def test_how_a_process_ended_by_itself(
     ended_by: str,
 ) -> None:
     """Code or signal, and who caused it, are the same in the answer, the record and the event."""
+    if mode.startswith("docker") and signal is not None:
+        # Its engine knows ends as codes only.
+        code, reason, ended_by = 128 + (end_number(signal) or 0), "exited", "itself"
+        signal = None
     process = start("ulimit -c 0; " + command)
     wait_until(lambda: list(hf.events()))
     (event,) = hf.events()
@@ -474,11 +544,11 @@ def test_how_a_process_ended_by_us(start: Start, hf: SyncClient) -> None:
     assert os.path.getsize(loud.record.log) > 100_000
 
 
-def test_a_closed_session_ends_its_processes(home: str, mode: str) -> None:
+def test_a_closed_session_ends_its_processes(home: str, asked: dict[str, Any]) -> None:
     """Leaving the block stops what the session started, with the reason in the record."""
     with connect(session="short") as hf:
-        process = hf.spawn("sleep 1000", **MODES[mode])
-        kept = hf.spawn("sleep 1000", keep=True, **MODES[mode])
+        process = hf.spawn("sleep 1000", **asked)
+        kept = hf.spawn("sleep 1000", keep=True, **asked)
     with connect(session="short") as hf:
         record = hf.get(process.handle).record
         assert (record.status, record.reason, record.ended_by) == (
@@ -514,7 +584,7 @@ def test_time_memory_and_processor_are_in_the_record(start: Start, child: Child,
     record = process.refresh()
     assert record.duration_seconds is not None
     assert 0.1 < record.duration_seconds < 60
-    if mode != "tmux":  # whose server reaps, and does not tell
+    if mode in ("pipe", "pty"):  # the servers of the others reap, and do not tell
         assert record.peak_memory_bytes is not None
         assert 60 << 20 < record.peak_memory_bytes < 600 << 20
         assert record.cpu_seconds is not None
@@ -559,12 +629,12 @@ def test_a_wait_that_is_too_short_leaves_the_process_alone(start: Start, gate: G
 
 
 def test_too_many_are_refused_with_the_names_of_what_runs(
-    client: Callable[..., SyncClient], home: str, mode: str
+    client: Callable[..., SyncClient], home: str, asked: dict[str, Any]
 ) -> None:
     """Over the cap is an error that names the running ones; other sessions have their own."""
     hf = client(max_running="2")
-    one = hf.spawn("sleep 1000", label="first", **MODES[mode])
-    two = hf.spawn("sleep 1000", **MODES[mode])
+    one = hf.spawn("sleep 1000", label="first", **asked)
+    two = hf.spawn("sleep 1000", **asked)
     with pytest.raises(LimitReached) as refused:
         hf.spawn("true")
     text = str(refused.value)
@@ -630,7 +700,7 @@ def test_a_look_postpones_forgetting(client: Callable[..., SyncClient], look: st
     assert [process.handle for process in hf.list()] == [looked.handle, young.handle]
 
 
-@only("pipe")
+@only("pipe", "docker")
 def test_clear_empties_the_log_and_offsets_go_on(start: Start, child: Child, ready: Ready) -> None:
     """After clear the old bytes are gone, new ones have new offsets, and cursors stay valid."""
     process = ready(start(child("prompts"), stdin=True))

@@ -1,28 +1,38 @@
-"""Limits: what a process may use, who keeps it to that, and what its record says of it."""
+"""Limits: what a process may use, who keeps it to that, and what its record says of it.
+
+Each test runs with every containment that can be had here: by control group where one can limit,
+else for each process by itself.
+"""
 
 from __future__ import annotations
 
 import os
-import resource
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-from holdfast import BadRequest, SyncClient, SyncProcess
-from holdfast._cgroup import Trees
+from holdfast import BadRequest, SyncClient, SyncProcess, connect
 from holdfast.testing import wait_until
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from tests.contained import LIMITING, MODES, alive, hf, kind, mode_of
+else:
+    from contained import LIMITING, MODES, alive, hf, kind, mode_of
 
 Child = Callable[..., list[str]]
 Ready = Callable[[SyncProcess], SyncProcess]
 
-GROUPS = Trees("nowhere").limiting("memory") is not None
-Trees("nowhere").clean_up(going=True)
-MODES = ("pipe", "pty", "tmux")
+__all__ = ["hf", "kind"]  # fixtures of the tests below
 
 
-def mode_of(mode: str) -> dict[str, Any]:
-    return {"tty": mode == "pty", "tmux": mode == "tmux"}
+def by_group(process: SyncProcess, name: str, kind: str) -> bool:
+    """Whether a control group keeps it to a limit; the record must say what is so here."""
+    controller = {"memory": "memory", "cpu": "cpu", "processes": "pids"}[name]
+    expected = kind != "tree" and controller in LIMITING
+    said = str(process.record.limits.get(name, {}).get("by", ""))
+    assert said.startswith("cgroup") is expected, process.record.limits
+    return expected
 
 
 def limits_in(process: SyncProcess) -> dict[str, list[str]]:
@@ -49,100 +59,149 @@ def test_without_any_there_are_no_core_dumps_and_the_kernel_prefers_it(
 
 @pytest.mark.parametrize("mode", MODES)
 def test_open_files_are_limited_in_each_process(hf: SyncClient, mode: str) -> None:
-    process = hf.spawn("cat /proc/self/limits", files=77, **mode_of(mode))
+    """And cannot be raised again."""
+    command = "ulimit -n 500; cat /proc/self/limits"
+    process = hf.spawn(["bash", "-c", command], files=77, **mode_of(mode))
     process.wait(30)
     assert limits_in(process)["Max open files"] == ["77", "77"]
     assert process.record.limits == {"files": {"limit": 77, "by": "rlimit"}}
-    resource.getrlimit(resource.RLIMIT_NOFILE)
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_out_of_memory_is_the_reason(hf: SyncClient, child: Child, ready: Ready, mode: str) -> None:
-    """More than it may have ends it, and the kernel's word is the reason; the keeper goes on."""
-    if not GROUPS:
-        pytest.fail("needs a memory cgroup")
+def test_more_memory_than_it_may_have_ends_it(
+    hf: SyncClient, child: Child, ready: Ready, kind: str, mode: str
+) -> None:
+    """By group: the kernel's word is the reason. Else it is refused more, and a note says that."""
     worker = hf.keeper_status()["worker"]
-    ready(hf.spawn(child("eats_memory", "20"), memory="64MiB", **mode_of(mode)))
+    within = ready(hf.spawn(child("eats_memory", "20"), memory="64MiB", **mode_of(mode)))
     process = hf.spawn(child("eats_memory", "200"), memory="64MiB", **mode_of(mode))
     end = process.wait(60)
-    assert (end.status, end.reason, end.ended_by) == ("failed", "out_of_memory", "kernel")
     assert process.record.limits["memory"]["limit"] == 64 << 20
-    assert process.record.limits["memory"]["by"].startswith("cgroup")
+    if by_group(process, "memory", kind):
+        assert (end.status, end.reason, end.ended_by) == ("failed", "out_of_memory", "kernel")
+        assert process.record.notes == []
+    else:
+        assert (end.status, end.reason, end.code) == ("failed", "exited", 1)
+        assert "MemoryError" in process.read_at(0).text
+        assert process.record.limits["memory"]["by"] == "rlimit"
+        (note,) = process.record.notes
+        assert "rlimit" in note
     assert hf.keeper_status()["worker"] == worker
+    assert within.refresh().running
     wait_until(lambda: not any(os.path.exists(path) for path in process.record.cgroups))
 
 
-def test_out_of_memory_in_a_child_of_a_shell(hf: SyncClient, child: Child) -> None:
+def test_out_of_memory_in_a_child_of_a_shell(hf: SyncClient, child: Child, kind: str) -> None:
     """The one that was killed was its child; it failed for that, and says so."""
     command = " ".join(child("eats_memory", "200"))
-    end = hf.spawn(f"{command} && echo never", memory="64MiB").wait(60)
-    assert (end.status, end.reason) == ("failed", "out_of_memory")
+    process = hf.spawn(f"{command} && echo never", memory="64MiB")
+    end = process.wait(60)
+    by = by_group(process, "memory", kind)
+    assert (end.status, end.reason) == ("failed", "out_of_memory" if by else "exited")
     fine = hf.spawn(f"{command} || true", memory="64MiB").wait(60)
     assert fine.reason in ("exited", "out_of_memory"), "a whole group may go at once"
 
 
-def test_memory_without_a_group_is_each_processs_own(
-    hf: SyncClient, child: Child, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOLDFAST_CONTAINMENT", "tree")
-    from holdfast import connect
-
-    with connect(session="tree") as client:
-        process = client.spawn(child("eats_memory", "200"), memory="64MiB")
-        end = process.wait(60)
-        assert (end.status, end.code) == ("failed", 1)
-        assert "MemoryError" in process.tail().text
-        assert process.record.limits == {"memory": {"limit": 64 << 20, "by": "rlimit"}}
-
-
 @pytest.mark.parametrize("mode", MODES)
-def test_processes_are_limited(hf: SyncClient, mode: str) -> None:
-    """The one too many is refused, and the others go on."""
-    command = "for n in 1 2 3 4 5 6 7 8; do sleep 1000 & done; echo tried; wait"
-    process = hf.spawn(["bash", "-c", command], processes=5, **mode_of(mode))
-    wait_until(lambda: "fork" in process.read_at(0).text)
-    assert process.record.limits["processes"]["limit"] == 5
+def test_memory_runs_out_for_all_of_its_processes_together(
+    hf: SyncClient, child: Child, kind: str, mode: str
+) -> None:
+    """A group has one limit; by itself, each process has its own."""
+    eats = " ".join(child("eats_memory", "40"))
+    command = f"for n in 1 2 3 4; do {eats} & done; wait -n; exit $?"
+    process = hf.spawn(["bash", "-c", command], memory="96MiB", **mode_of(mode))
+    if by_group(process, "memory", kind):
+        assert process.wait(30).reason == "out_of_memory"
+    else:
+        wait_until(lambda: process.read_at(0).text.count("ready") == 4)
+        assert process.refresh().running
     assert process.kill(grace=0).survivors == []
 
 
-def test_cpus_are_limited(hf: SyncClient, child: Child) -> None:
-    """Two that work hard for a second with half a CPU used half a second of it."""
-    command = "for n in 1 2; do (timeout 2 sh -c 'while :; do :; done') & done; wait"
-    process = hf.spawn(command, cpu=0.5)
+@pytest.mark.parametrize("mode", MODES)
+def test_processes_are_limited(hf: SyncClient, kind: str, mode: str) -> None:
+    """The one too many is refused, and the others go on; where nobody can limit, a note says so."""
+    command = "for n in 1 2 3 4 5 6 7 8; do sleep 1000 & done; echo tried; wait"
+    process = hf.spawn(["bash", "-c", command], processes=5, **mode_of(mode))
+    if not by_group(process, "processes", kind) and os.geteuid() == 0:
+        assert "processes" not in process.record.limits
+        (note,) = process.record.notes
+        assert note.startswith("processes is not limited")
+        wait_until(lambda: "tried" in process.read_at(0).text)
+    else:
+        wait_until(lambda: "fork" in process.read_at(0).text)
+        assert process.record.limits["processes"]["limit"] == 5
+    assert process.kill(grace=0).survivors == []
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_cpus_are_limited(hf: SyncClient, kind: str, mode: str) -> None:
+    """By group to a part of one; else to whole ones."""
+    count = "python3 -c 'import os; print(len(os.sched_getaffinity(0)))'"
+    work = "for n in 1 2; do (timeout 2 sh -c 'while :; do :; done') & done; wait"
+    process = hf.spawn(f"{count}; {work}", cpu=0.5, **mode_of(mode))
     end = process.wait(60)
-    assert end.cpu_seconds is not None
-    assert end.cpu_seconds < 1.5, "without a limit it is twice as much or more"
-    assert process.record.limits["cpu"] == {"limit": 0.5, "by": "cgroup-v1"} or GROUPS
-
-
-def test_cpus_without_a_group_are_whole_ones(
-    hf: SyncClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOLDFAST_CONTAINMENT", "tree")
-    from holdfast import connect
-
-    with connect(session="tree") as client:
-        process = client.spawn(
-            ["python3", "-c", "import os; print(len(os.sched_getaffinity(0)))"], cpu=0.5
-        )
-        process.wait(30)
-        assert process.read_at(0).text == "1\n"
+    cpus = int(process.read_at(0).text.split()[0])
+    if by_group(process, "cpu", kind):
+        assert cpus == len(os.sched_getaffinity(0))
+        assert end.cpu_seconds is not None
+        assert end.cpu_seconds < 1.8, "without a limit it is twice as much or more"
+    else:
+        assert cpus == 1
         assert process.record.limits == {"cpu": {"limit": 0.5, "by": "affinity"}}
 
 
-def test_limits_can_be_settings(home: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A session's defaults are its settings; None at the spawn lifts one."""
-    from holdfast import connect
-
+def test_limits_can_be_settings(home: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For all sessions: by the environment; None at the spawn lifts one."""
     monkeypatch.setenv("HOLDFAST_FILES", "99")
     with connect(session="set") as client:
         assert client.spawn("true").record.limits == {"files": {"limit": 99, "by": "rlimit"}}
         assert client.spawn("true", files=None).record.limits == {}
 
 
+def test_a_session_has_limits_of_its_own(
+    home: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They count more than the settings, and what is said at the spawn counts most."""
+    monkeypatch.setenv("HOLDFAST_FILES", "99")
+    monkeypatch.setenv("HOLDFAST_LOG_LIMIT", "1GiB")
+    limited = connect(
+        session="limited", memory="128MiB", cpu=1, files=88, log_cap="2MiB", log_limit="1MiB"
+    )
+    with limited as client, connect(session="other") as other:
+        record = client.spawn("true").record
+        limits = {name: value["limit"] for name, value in record.limits.items()}
+        assert limits == {"memory": 128 << 20, "cpu": 1, "files": 88}
+        assert (record.log_cap, record.log_limit) == (2 << 20, 1 << 20)
+        record = client.spawn("true", memory="none", cpu=None, files=77, log_limit=None).record
+        assert record.limits == {"files": {"limit": 77, "by": "rlimit"}}
+        assert record.log_limit is None
+        record = other.spawn("true").record
+        assert record.limits == {"files": {"limit": 99, "by": "rlimit"}}
+        assert record.log_limit == 1 << 30
+    with connect(session="limited", files="none") as client:
+        assert client.spawn("true").record.limits == {}
+    with pytest.raises(BadRequest, match="memory"), connect(memory="much"):
+        pass
+
+
+def test_a_sessions_log_limit_stops_who_writes_too_much(home: str, kind: str) -> None:
+    with connect(session="quiet", log_limit="64KiB") as client:
+        process = client.spawn("yes & yes", grace=0.2)
+        assert process.wait(30).reason == "log_limit"
+        assert not alive(process.record.pid)
+
+
+@pytest.mark.anyio
+async def test_the_asynchronous_client_has_the_same(home: str) -> None:
+    async with connect(session="limited", files=88) as client:
+        process = await client.spawn("true")
+        assert process.record.limits == {"files": {"limit": 88, "by": "rlimit"}}
+
+
 @pytest.mark.parametrize(
     "bad", [{"memory": "1KiB"}, {"memory": "much"}, {"cpu": 0}, {"processes": -1}, {"files": "few"}]
 )
-def test_what_makes_no_sense_is_refused(hf: SyncClient, bad: dict[str, object]) -> None:
-    with pytest.raises(BadRequest, match=next(iter(bad))):
-        hf.spawn("true", **bad)  # type: ignore[arg-type]
+def test_what_makes_no_sense_is_refused(home: str, bad: dict[str, object]) -> None:
+    with connect(session="test") as client, pytest.raises(BadRequest, match=next(iter(bad))):
+        client.spawn("true", **bad)  # type: ignore[arg-type]

@@ -4,25 +4,34 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from holdfast import BadDirectory, BadRequest, NotExecutable, SyncClient, SyncProcess
+from holdfast import (
+    BadDirectory,
+    BadRequest,
+    NotExecutable,
+    SyncClient,
+    SyncProcess,
+    Unavailable,
+    _sandbox,
+)
 from holdfast._kernel import stat
 from holdfast.testing import wait_until
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from tests.contained import LIMITING, MODES, mode_of
+else:
+    from contained import LIMITING, MODES, mode_of
 
 Child = Callable[..., list[str]]
 Ready = Callable[[SyncProcess], SyncProcess]
 CHILDREN = Path(__file__).parent / "children"
-MODES = ("pipe", "pty", "tmux")
-
-
-def mode_of(mode: str) -> dict[str, Any]:
-    return {"tty": mode == "pty", "tmux": mode == "tmux"}
 
 
 @pytest.fixture
@@ -127,8 +136,50 @@ def test_a_missing_program_is_still_an_error(hf: SyncClient, work: Path) -> None
 
 
 def test_limits_hold_inside(hf: SyncClient, child: Child, work: Path) -> None:
-    end = hf.spawn(child("eats_memory", "200"), cwd=work, sandbox=True, memory="64MiB").wait(60)
-    assert (end.status, end.reason) == ("failed", "out_of_memory")
+    process = hf.spawn(child("eats_memory", "200"), cwd=work, sandbox=True, memory="64MiB")
+    end = process.wait(60)
+    by_group = process.record.limits["memory"]["by"] != "rlimit"
+    assert (end.status, end.reason) == ("failed", "out_of_memory" if by_group else "exited")
+    assert by_group is ("memory" in LIMITING)
+
+
+def test_where_bubblewrap_refuses_the_error_says_what_to_do(
+    hf: SyncClient, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not installed, or one that can make no sandbox: nothing is started."""
+    monkeypatch.setattr(_sandbox, "_works", set())
+    monkeypatch.setenv("PATH", str(work))
+    with pytest.raises(Unavailable, match="install it"):
+        hf.spawn("true", cwd=work, sandbox=True)
+    refuses = work / "bwrap"
+    refuses.write_text("#!/bin/sh\necho bwrap: no permission for a new namespace >&2\nexit 1\n")
+    refuses.chmod(0o755)
+    with pytest.raises(Unavailable, match=r"new namespace\); allow user namespaces"):
+        hf.spawn("true", cwd=work, sandbox=True)
+    assert hf.list() == []
+
+
+if os.geteuid() == 0:
+    FIND = "from holdfast import _sandbox; print(_sandbox.problem())"
+
+    def problem_of(*who: str) -> str:
+        """What an ordinary user is told, who can read all that root can."""
+        user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+        user += ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
+        user += ["--securebits=+no_setuid_fixup"]
+        found = subprocess.run(
+            [*who, *user, sys.executable, "-c", FIND],
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+        return found.stdout.strip()
+
+    def test_who_has_ambient_capabilities_is_told_to_drop_them() -> None:
+        """As bubblewrap refuses them; in one line."""
+        said = problem_of()
+        assert "\n" not in said
+        assert said.endswith("(`setpriv --ambient-caps=-all ...`)")
 
 
 def test_the_whole_machine_is_no_sandbox(hf: SyncClient) -> None:

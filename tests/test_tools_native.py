@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import socket
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -236,6 +239,58 @@ def test_clear_and_remove(tools: Toolset) -> None:
     assert act(tools, "log", handle)["output"] == ""
     assert act(tools, "remove", handle)["removed"]
     assert act(tools, "status", handle)["code"] == "not_found"
+
+
+def test_a_command_is_limited_as_the_model_asks(
+    tools: Toolset, hf: SyncClient, child: Callable[..., list[str]]
+) -> None:
+    """The reason of the end says so; what is no limit is named, and nothing is started."""
+    command = shlex.join(child("eats_memory", "200"))
+    eaten = call(tools, "spawn_process", command=command, wait=True, limits={"memory": "64M"})
+    assert (eaten["status"], eaten["reason"]) == ("failed", "out_of_memory")
+    few = call(tools, "spawn_process", command="ulimit -n", wait=True, limits={"files": 77})
+    assert few["output"] == "77\n"
+    assert hf.get(few["handle"]).record.limits["files"]["limit"] == 77
+    for limits, says in (
+        ({"ram": "1G"}, "no argument 'ram' in 'limits'"),
+        ({"memory": "much"}, "memory must be a size"),
+        ({"cpu": 0}, "cpu must be a number of CPUs"),
+    ):
+        refused = call(tools, "spawn_process", command="true", limits=limits)
+        assert says in refused["error"]
+    assert len(hf.list()) == 2
+
+
+def test_a_command_runs_in_a_sandbox_if_the_model_asks(
+    tools: Toolset, hf: SyncClient, here: Path
+) -> None:
+    """It can write to its own directory; the network is another word."""
+    (here / "own").mkdir()
+    command = "touch here; touch /usr/there; tail -n +3 /proc/net/dev | wc -l"
+    closed = call(
+        tools, "spawn_process", command=command, workdir="own", sandbox="closed", wait=True
+    )
+    assert "Read-only file system" in closed["output"]
+    assert closed["output"].endswith("\n1\n")
+    assert (here / "own" / "here").exists()
+    network = call(tools, "spawn_process", command="true", sandbox="network", wait=True)
+    assert hf.get(network["handle"]).record.sandbox == {"network": True}
+    refused = call(tools, "spawn_process", command="true", sandbox="wide")
+    assert "is one of closed, network" in refused["error"]
+
+
+def test_ports_without_an_image_are_an_error_that_says_so(tools: Toolset, hf: SyncClient) -> None:
+    refused = call(tools, "spawn_process", command="true", ports=[3000])
+    assert "published by Docker only" in refused["error"]
+    assert hf.list() == []
+
+
+def test_mounts_are_nothing_that_a_model_can_ask_for(tools: Toolset, hf: SyncClient) -> None:
+    """A container's root could write to any file of the machine by them."""
+    docker = {"image": "hfbox", "mounts": ["/etc:/etc"]}
+    refused = call(tools, "spawn_process", command="true", docker=docker)
+    assert "no argument 'mounts' in 'docker'" in refused["error"]
+    assert hf.list() == []
 
 
 def test_limits_and_environment(tools: Toolset) -> None:

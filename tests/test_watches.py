@@ -35,9 +35,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from tests.test_crashes import killed_at
+    from tests.stepping import killed_at
 else:
-    from test_crashes import killed_at
+    from stepping import killed_at
 
 Child = Callable[..., list[str]]
 KillBoth = Callable[[SyncClient], None]

@@ -13,6 +13,7 @@ are limited must have no processes beside them.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import time
 
@@ -20,7 +21,7 @@ from . import _kernel
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 V2 = ""
 LIMITS = ("memory", "pids", "cpu")
@@ -55,13 +56,14 @@ def own_groups() -> dict[str, str]:
 class Trees:
     """What the machine lets us make, for the processes of one home."""
 
-    __slots__ = ("_name", "_own", "controllers")
+    __slots__ = ("_here", "_name", "_own", "controllers")
 
     def __init__(self, home: str) -> None:
         import zlib
 
         self._name = f"holdfast-{zlib.crc32(os.fsencode(home)):08x}"
         own = own_groups()
+        self._here = dict(own)
         for name, path in own.items():  # a keeper is in nobody's group: not in a process's of ours
             before, found, _ = path.partition("/holdfast-")
             if found:
@@ -148,15 +150,17 @@ class Trees:
         except FileNotFoundError:  # the one above was removed
             os.makedirs(path, 0o755)
 
-    def home_tasks(self, tree: str) -> str:
-        return f"{self._own[tree]}/tasks"
+    def here(self, tree: str) -> str:
+        """The group that we are in ourselves."""
+        return self._here[tree]
 
-    def clean_up(self, *, going: bool = False) -> None:
+    def clean_up(self, kept: Iterable[str] = (), *, going: bool = False) -> None:
         """Remove groups that nobody is in: those of the past and, when we go, our own."""
+        kept = set(kept)
         for tree in self._own:
             base = self._base(tree)
             for name in _directories(base):
-                if name != _KEEPER:
+                if name != _KEEPER and f"{base}/{name}" not in kept:
                     _remove(f"{base}/{name}")
             if going:
                 if tree == V2 and os.path.isdir(f"{base}/{_KEEPER}"):
@@ -182,6 +186,22 @@ def members(paths: list[str]) -> list[int]:
 
 def empty(paths: list[str]) -> bool:
     return not any(_populated(path) for path in paths)
+
+
+def as_new(path: str) -> bool:
+    """Whether who was in an empty group left it as it was: not held still, no groups within."""
+    try:
+        if os.stat(path).st_nlink != 2:
+            return False
+    except OSError:
+        return False
+    return not _is_frozen(path) and not _words(f"{path}/cgroup.subtree_control")
+
+
+def join(path: str) -> None:
+    """Be in a group. Version 1 does that at once for a single thread; version 2 takes its time."""
+    tasks = f"{path}/tasks"
+    _write(tasks if os.path.exists(tasks) else f"{path}/cgroup.procs", "0")
 
 
 def kill(paths: list[str]) -> None:
@@ -313,7 +333,9 @@ def _read(path: str) -> str:
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             return file.read()
-    except OSError:
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise  # which says nothing of what is there
         return ""
 
 

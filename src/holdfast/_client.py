@@ -102,6 +102,8 @@ class Client:
         processes: Any = UNSET,
         files: Any = UNSET,
         sandbox: bool | Mapping[str, Any] = False,
+        docker: Any = None,
+        ports: Sequence[str | int] = (),
         check: Any = None,
         yield_ms: int | None = None,
         watch: Any = (),
@@ -123,7 +125,14 @@ class Client:
         `memory`, `cpu` (how many), `processes` and `files` limit it and all it starts; its record
         says what keeps it to them. Out of memory it ends with that reason. In a `sandbox` it can
         write to its working directory only, sees no other process and has no network;
-        ``{"network": True}`` gives it one.
+        ``{"network": True}`` gives it one, and ``{"root": directory}`` another place to write to.
+
+        `docker` runs it in a container of an image, with its working directory mounted at the same
+        place and with no environment but `env`; a table like ``{"image": "node:22", "pull": True}``
+        says more (network, user, mounts, workdir). An empty command is the image's own. `ports` of
+        the container are published on loopback, at the same number if that is free;
+        `process.ports` says where. An image that is missing is pulled only with `pull`; then this
+        returns while it is, and the progress is in the log.
 
         `tty` gives it a terminal (of `size`, like ``"120x40"``), so that interactive and
         full-screen programs work; `tmux` one in a tmux session, which also survives the keeper and
@@ -138,7 +147,7 @@ class Client:
         `Process.watch`. With `max_running` of the session's running already it is refused;
         `retention` is how long it is kept after its end and the last look.
 
-        Raises NotExecutable, BadDirectory, LimitReached; nothing is left behind then.
+        Raises NotExecutable, BadDirectory, LimitReached, Unavailable; nothing is left behind then.
         """
         if stderr not in ("merged", "separate"):
             raise BadRequest(f"stderr is 'merged' or 'separate', not {stderr!r}")
@@ -155,7 +164,18 @@ class Client:
             if type(yield_ms) not in (int, float):
                 raise BadRequest(f"yield_ms is a number of milliseconds, not {yield_ms!r}")
             window, early = parse_patience(yield_ms / 1000, "yield_ms"), YIELDED
-        argv = _environment.arguments(command, self.config["shell"])
+        directory = _environment.working_directory(cwd)
+        container = None
+        if docker is not None or ports:
+            from . import _docker
+
+            container = _docker.asked(docker, ports, directory)
+        if container is None:
+            argv = _environment.arguments(command, self.config["shell"])
+        else:
+            _docker.check_combination(container, tmux=tmux, sandbox=sandbox, watches=watches)
+            argv = _docker.arguments(command, container, stderr)
+            directory = _docker.working_directory(directory)
         choose = self.config.choose
         handle = handle or new_handle()
         terminal = tty or tmux
@@ -168,44 +188,46 @@ class Client:
             attach = _tmux.attach_command(self.home, _tmux.session_name(handle))
         elif terminal:
             attach = self._attach_command(handle)
-        answer = await self._link.call(
-            "spawn",
-            {
-                "handle": handle,
-                "mode": mode,
-                "size": choose("size", size),
-                "tmux": tmux_program,
-                "attach": attach,
-                "watches": watches,
-                "notes": [_NO_TMUX] if tmux and tmux_program is None else [],
-                "command": command if isinstance(command, str) else list(command),
-                "argv": argv,
-                "cwd": _environment.working_directory(cwd),
-                "env": _environment.environment(env, mode),
-                "umask": _environment.current_umask(),
-                "label": label,
-                "group": group,
-                "timeout": choose("timeout", timeout),
-                "grace": choose("grace", grace),
-                "stdin": stdin,
-                "stderr": stderr,
-                "keep": keep,
-                "log_cap": choose("log_cap", log_cap),
-                "log_limit": choose("log_limit", log_limit),
-                "limits": {
-                    "memory": choose("memory", memory),
-                    "cpu": choose("cpu", cpu),
-                    "processes": choose("processes", processes),
-                    "files": choose("files", files),
-                },
-                "containment": self.config["containment"],
-                "sandbox": _sandboxed(sandbox),
-                "retention": choose("retention", retention),
-                "max_running": choose("max_running", max_running),
-                "max_finished": self.config["max_finished"],
+        request = {
+            "handle": handle,
+            "mode": mode,
+            "size": choose("size", size),
+            "tmux": tmux_program,
+            "attach": attach,
+            "watches": watches,
+            "notes": [_NO_TMUX] if tmux and tmux_program is None else [],
+            "command": command if isinstance(command, str) else list(command),
+            "argv": argv,
+            "cwd": directory,
+            "env": {} if container else _environment.environment(env, mode),
+            "umask": _environment.current_umask(),
+            "label": label,
+            "group": group,
+            "timeout": choose("timeout", timeout),
+            "grace": choose("grace", grace),
+            "stdin": stdin,
+            "stderr": stderr,
+            "keep": keep,
+            "log_cap": choose("log_cap", log_cap),
+            "log_limit": choose("log_limit", log_limit),
+            "limits": {
+                "memory": choose("memory", memory),
+                "cpu": choose("cpu", cpu),
+                "processes": choose("processes", processes),
+                "files": choose("files", files),
             },
-        )
+            "containment": self.config["containment"],
+            "sandbox": _sandboxed(sandbox),
+            "retention": choose("retention", retention),
+            "max_running": choose("max_running", max_running),
+            "max_finished": self.config["max_finished"],
+        }
+        if container is not None:
+            request |= _docker.request(container, request, env, self)
+        answer = await self._link.call("spawn", request)
         process = Process(self, Record.from_json(answer["record"]))
+        if container is not None:
+            await _docker.until_begun(process)
         if window is not None:
             await process._stay(window, early)
         return process
@@ -229,9 +251,9 @@ class Client:
         """Add what only the kernel knows: whether it waits for input, and its terminal's size."""
         if not record.running or not record.stdin or record.pid is None:
             return record
-        from ._input import look, prompt_of
+        from ._input import look_at, prompt_of
 
-        record.waiting_for_input = state = look(record.pid, record.tty)
+        record.waiting_for_input = state = look_at(record)
         if isinstance(state, str) and state != "unknown":
             log = Log(self.home.log(record.handle), self.home.head(record.handle))
             rendering = partial(self.renderings.of, record) if drawn and record.tty else None
@@ -623,9 +645,10 @@ def _sandboxed(asked: bool | Mapping[str, Any]) -> dict[str, Any] | None:
     if asked is False or asked is None:
         return None
     options = {} if asked is True else dict(asked)
-    network = options.pop("network", False)
+    network, root = options.pop("network", False), options.pop("root", None)
     if options or not isinstance(network, bool):
-        raise BadRequest('sandbox is True or {"network": True}')
+        raise BadRequest('sandbox is True or like {"network": True, "root": DIRECTORY}')
     from . import _sandbox
 
-    return {"network": network, "program": _sandbox.find()}
+    found = {"network": network, "program": _sandbox.find()}
+    return found if root is None else {**found, "root": _environment.working_directory(root)}

@@ -3,6 +3,7 @@
     exit                     it has ended
     output=PATTERN           its output matches a regular expression
     port=3000                it, or something it started, listens there; port=HOST:3000
+                             (of a container: its port, wherever it is published)
     http=URL                 the URL answers with 2xx or 3xx; `http=URL status=404` with that
     file=PATH                there is such a file; relative to its working directory
     quiet=5s                 it has written nothing for that long
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from ._ports import Look
 
 _FIRST_LOOK, _SLOWEST_LOOK = 0.03, 0.5
+_AGREE = 0.05
 _CHUNK = 1 << 20
 _LONGEST_LINE = 64 << 10
 _ASK_TIME = 5.0
@@ -65,7 +67,7 @@ class Met:
         facts = {
             name: value
             for name, value in self.detail.items()
-            if name in ("line", "stream", "pid", "status", "prompt", "quiet_seconds")
+            if name in ("line", "stream", "host_port", "pid", "status", "prompt", "quiet_seconds")
         }
         told = ", ".join(f"{name} {value}" for name, value in facts.items())
         return f"{self.condition}: {told}" if told else self.condition
@@ -240,7 +242,10 @@ class _Asked(Condition):
 
 
 class PortOpen(Condition):
-    """At this machine, by what the kernel says of its sockets: nobody is connected to."""
+    """At this machine, by what the kernel says of its sockets: nobody is connected to.
+
+    Of a Docker process it is a port of its container, if that is published, else as of others.
+    """
 
     asks = True
 
@@ -250,8 +255,48 @@ class PortOpen(Condition):
         self.text = f"port={port}" if host == "localhost" else f"port={host}:{port}"
         self._addresses: list[bytes] | None = None
         self._stranger = 0
+        self._guest: _PublishedPortOpen | None = None
+        self.seen = ""
+
+    def paths(self, scene: Scene) -> list[str]:
+        if scene.record.docker is None:
+            return []
+        from ._container import runner_path
+
+        return [runner_path(os.path.dirname(scene.record.log), scene.record.handle)]
 
     def look(self, scene: Scene) -> dict[str, Any] | None:
+        if scene.record.docker is not None:
+            return self._look_into_container(scene)
+        return self._look_here(scene)
+
+    def _look_into_container(self, scene: Scene) -> dict[str, Any] | None:
+        from ._container import Container, unpublished
+
+        if not scene.record.running:
+            return None
+        container = Container.of_record(scene.record)
+        self.seen = "" if container else "its container has not begun"
+        if container is None:
+            return None
+        if container.on_this_machine and container.pid is not None:
+            return self._look_here(scene)
+        ports = container.published(self._port)
+        if ports is None:
+            if not scene.record.running:
+                return None  # it may have ended before anybody knew
+            raise unpublished(self._port, container, scene.record.handle)
+        inner, outer = ports
+        found = {"port": inner, "host": "127.0.0.1", "host_port": outer}
+        listener, self.seen = container.listener(inner, scene.look)
+        if listener is not None:
+            return found if listener.pid is None else {**found, "pid": listener.pid}
+        if container.pid is not None:
+            return None
+        self._guest = self._guest or _PublishedPortOpen(outer)
+        return None if self._guest.look(scene) is None else found
+
+    def _look_here(self, scene: Scene) -> dict[str, Any] | None:
         from ._ports import addresses
 
         if self._addresses is None:
@@ -269,6 +314,19 @@ class PortOpen(Condition):
             raise TakenPort(self._port, str(listener), scene.record.handle)
         self._stranger = listener.inode
         return None
+
+
+class _PublishedPortOpen(_Asked):
+    """Of a container whose sockets cannot be seen, by connecting to it."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__()
+        self._port = port
+
+    def _ask(self) -> dict[str, Any] | None:
+        from ._container import stays_open
+
+        return {} if stays_open(self._port) else None
 
 
 class RemotePortOpen(_Asked):
@@ -392,21 +450,34 @@ def _last_output(scene: Scene, log: Log) -> float:
 
 
 class WaitsForInput(Condition):
+    """Of a container the kernel tells before what it wrote has come to its log, so it is looked at
+    twice."""
+
     asks = True
     text = "input"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: tuple[str, int] | None = None  # at the last look, and where the log ended
 
     def paths(self, scene: Scene) -> list[str]:
         return [scene.log.path]
 
     def look(self, scene: Scene) -> dict[str, Any] | None:
-        from ._input import look, prompt_of
+        from ._input import look_at, prompt_of
 
         record = scene.record
         if not record.running or not record.stdin or record.pid is None:
             return None
-        kind = look(record.pid, record.tty)
+        kind = look_at(record)
         if kind is False or kind == "unknown":
+            self._seen = None
             return None
+        if record.docker is not None:
+            before, self._seen = self._seen, (kind, scene.log.size())
+            if before != self._seen:
+                self._step = _AGREE
+                return None
         try:
             prompt = prompt_of(scene.log, kind, scene.draw)
         except StoreError:

@@ -202,6 +202,12 @@ class Config:
         except ValueError as error:
             raise BadRequest(f"{key} {error}, not {argument!r}") from None
 
+    def changed(self, **arguments: object) -> Config:
+        """These settings with others for what was given (checked); as a session's own defaults."""
+        given = {key: value for key, value in arguments.items() if value is not UNSET}
+        chosen = {key: self.choose(key, value) for key, value in given.items()}
+        return Config({**self._values, **chosen}, self._error)
+
     def __repr__(self) -> str:
         return f"Config({', '.join(f'{key}={value!r}' for key, value in self._values.items())})"
 

@@ -23,10 +23,11 @@ _OF_CLIENTS = frozenset(name for name in dir(Client) if not name.startswith("_")
 class Connector:
     """What `connect` returns: enter it with ``async with`` for asyncio, with ``with`` without."""
 
-    def __init__(self, home: Home, session: str, lease_grace: Any) -> None:
+    def __init__(self, home: Home, session: str, lease_grace: Any, limits: dict[str, Any]) -> None:
         self._home = home
         self._session = session
         self._lease_grace = lease_grace
+        self._limits = limits
         self._client: Client | None = None
 
     def __repr__(self) -> str:
@@ -97,7 +98,7 @@ class Connector:
     def _open(self, link: Any) -> Client:
         if self._client is not None:
             raise RuntimeError("connect() is entered once; call it again for another client")
-        config = make_config(self._home)
+        config = make_config(self._home).changed(**self._limits)
         greeting = Greeting(self._session, config.choose("lease_grace", self._lease_grace))
         idle = config["keeper_idle"]
         self._client = Client(self._home, link(self._home, greeting, idle), self._session, config)
@@ -110,6 +111,12 @@ def connect(
     *,
     home: str | os.PathLike[str] | None = None,
     lease_grace: Any = UNSET,
+    memory: Any = UNSET,
+    cpu: Any = UNSET,
+    processes: Any = UNSET,
+    files: Any = UNSET,
+    log_cap: Any = UNSET,
+    log_limit: Any = UNSET,
 ) -> Connector:
     """Hold a session: start, see and stop its processes.
 
@@ -120,6 +127,21 @@ def connect(
     program dies instead, they go on for `lease_grace` (30 minutes by default, 0 for not at all), in
     which a client that connects with the same session finds everything again. Without a name the
     session is a new one of its own.
+
+    `memory`, `cpu`, `processes`, `files`, `log_cap` and `log_limit` are the limits of each process
+    that is started here without limits of its own, as in `spawn`; else the settings are::
+
+        with holdfast.connect(memory="2GiB", processes=200) as hf:
+            hf.spawn("make -j8")
+            hf.spawn("./train", memory=None)  # as much as there is
     """
     chosen = checked_session(session) or new_session()
-    return Connector(Home.locate(home), chosen, lease_grace)
+    limits = {
+        "memory": memory,
+        "cpu": cpu,
+        "processes": processes,
+        "files": files,
+        "log_cap": log_cap,
+        "log_limit": log_limit,
+    }
+    return Connector(Home.locate(home), chosen, lease_grace, limits)

@@ -50,13 +50,18 @@ def environment(extra: Mapping[str, str] | None, mode: str = "pipe") -> dict[str
     env.update(NOT_INTERACTIVE if mode == "pipe" else IN_TERMINAL)
     if mode == "tmux":
         del env["TERM"]  # which is tmux's to say, unless the caller does
+    env.update(checked(extra))
+    return env
+
+
+def checked(extra: Mapping[str, str] | None) -> dict[str, str]:
+    """What a caller adds to an environment."""
     for name, value in (extra or {}).items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise BadRequest(f"environment names and values are text, not {name!r}: {type(value)}")
         if not name or "=" in name or "\0" in name + value:
             raise BadRequest(f"{name!r} cannot be an environment variable; no = and no NUL in it")
-        env[name] = value
-    return env
+    return dict(extra or {})
 
 
 def arguments(command: str | list[str], shell: str) -> list[str]:

@@ -7,6 +7,7 @@
     processes/<handle>.exit        how it ended, where the guard had to reap it
     processes/<handle>.screen      the last screen of a process that ran in tmux
     processes/<handle>.head        where the log begins, once its head was freed (and .err.head)
+    processes/<handle>.runner      what its runner says, where it has one (and .place, .end)
     sessions/<session>/            outbox.jsonl, lease.json, cursors/
 
 Directories are 0700 and files 0600 whatever the umask. A home that is a symlink, or somebody

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Final, Literal
 
+    from ._model import Record
     from ._output import Log
     from ._screen import Rendering
 
@@ -129,6 +130,16 @@ class Seen:
 def look(pid: int, tty: str | None) -> Answer:
     """What the process waits for: its input is a terminal's path, or None for its stdin."""
     return see(pid, tty).answer
+
+
+def look_at(record: Record) -> Answer:
+    """What a running process waits for; of one in a container, those that are in there."""
+    if record.docker is None:
+        return look(record.pid or 0, record.tty)
+    from ._container import Container
+
+    container = Container.of_record(record)
+    return False if container is None else container.see(record.tty is not None).answer
 
 
 def see(pid: int, tty: str | None) -> Seen:

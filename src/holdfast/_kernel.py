@@ -29,6 +29,7 @@ _PIDFD_SIGNAL_PROCESS_GROUP = 4
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _MACHINE = os.uname().machine
+_SYS_PIDFD_GETFD = 438
 _SYS_WAITID = {"x86_64": 247, "aarch64": 95, "riscv64": 95}
 _P_PID = 1
 
@@ -246,6 +247,12 @@ def open_process(pid: int, started: int) -> int | None:
         os.close(pidfd)
         return None
     return pidfd
+
+
+def copy_descriptor(pidfd: int, number: int) -> int:
+    """A descriptor of another process, as our own; -1 where we may not have it."""
+    copy: int = libc().syscall(_SYS_PIDFD_GETFD, pidfd, number, 0)
+    return copy
 
 
 def send_group_signal(pidfd: int, number: int) -> bool:

@@ -126,7 +126,17 @@ class Gone(Exception):
 class Wire:
     """One blocking connection, used for one request at a time."""
 
-    __slots__ = ("_decoder", "_greet_by", "_greeted", "_greeting", "_next", "_socket", "posted")
+    __slots__ = (
+        "_decoder",
+        "_greet_by",
+        "_greeted",
+        "_greeting",
+        "_next",
+        "_refusal",
+        "_socket",
+        "_verb",
+        "posted",
+    )
 
     def __init__(self, end: socket.socket, greeting: bytes) -> None:
         self._socket = end
@@ -135,9 +145,14 @@ class Wire:
         self._greeted = False
         self._greet_by = time.monotonic() + _GREETING
         self._next = 1
+        self._verb = ""  # the last one that was sent
+        self._refusal: HoldfastError | None = None  # by a keeper of another protocol
         self.posted: dict[int, tuple[str, dict[str, Any]]] = {}
 
     def send(self, verb: str, args: dict[str, Any]) -> int:
+        if self._refusal is not None and verb not in _wire.ALWAYS_ALLOWED:
+            raise self._refusal
+        self._verb = verb
         number = self._next
         self._next += 1
         data = _wire.encode({"id": number, "verb": verb, **args})
@@ -171,7 +186,9 @@ class Wire:
             found = None
             for message in self._decoder.feed(data):
                 if not self._greeted:
-                    _wire.check_greeting(message, __version__)
+                    self._refusal = _wire.check_greeting(message, __version__)
+                    if self._refusal is not None and self._verb not in _wire.ALWAYS_ALLOWED:
+                        raise self._refusal
                     self._greeted = True
                     self._socket.settimeout(None)
                 elif message.get("id") == number:

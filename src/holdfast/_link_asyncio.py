@@ -29,6 +29,8 @@ class _Protocol(asyncio.Protocol):
         self._next = 1
         self._greeted = False
         self._error: HoldfastError | None = None
+        self._early: dict[int, str] = {}  # what was asked before the greeting came
+        self._refusal: HoldfastError | None = None  # by a keeper of another protocol
         self._transport: asyncio.WriteTransport | None = None
         self._patience: asyncio.TimerHandle | None = None
 
@@ -50,13 +52,15 @@ class _Protocol(asyncio.Protocol):
         for message in self._decoder.feed(data):
             if not self._greeted:
                 try:
-                    _wire.check_greeting(message, __version__)
+                    self._refusal = _wire.check_greeting(message, __version__)
                 except HoldfastError as error:
                     self._error = error
                     self.close()
                     return
                 self._greeted = True
                 self._settle()
+                if self._refusal is not None:
+                    self._refuse(self._refusal)
                 continue
             future = self._waiting.pop(message.get("id", 0), None)
             if future is not None and not future.done():
@@ -70,6 +74,13 @@ class _Protocol(asyncio.Protocol):
             if not future.done():
                 future.set_exception(self._error or Gone())
 
+    def _refuse(self, refusal: HoldfastError) -> None:
+        """The keeper has another protocol: only what is always allowed is answered."""
+        for number, verb in self._early.items():
+            future = None if verb in _wire.ALWAYS_ALLOWED else self._waiting.pop(number, None)
+            if future is not None and not future.done():
+                future.set_exception(refusal)
+
     def _settle(self) -> None:
         if self._patience is not None:
             self._patience.cancel()
@@ -78,8 +89,12 @@ class _Protocol(asyncio.Protocol):
     async def ask(self, verb: str, args: dict[str, Any]) -> dict[str, Any]:
         if self._transport is None:
             raise self._error or Gone()
+        if self._refusal is not None and verb not in _wire.ALWAYS_ALLOWED:
+            raise self._refusal
         number = self._next
         self._next += 1
+        if not self._greeted:
+            self._early[number] = verb
         future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._waiting[number] = future
         self._transport.write(_wire.encode({"id": number, "verb": verb, **args}))

@@ -124,6 +124,7 @@ class ExitNote:
     at: float
     clock: float
     known: bool = True
+    by_itself: bool = False  # before a stop could have any part in it
     out_of_memory: bool = False
     peak_memory_bytes: int | None = None
     cpu_seconds: float | None = None
@@ -187,6 +188,9 @@ class Record:
     containment: str = ""  # "cgroup", "cgroup-v1", "tree"; see `keeper/contain.py`
     limits: dict[str, Any] = field(default_factory=dict)  # name -> {"limit": ..., "by": ...}
     sandbox: dict[str, Any] | None = None  # {"network": bool}
+    runner: dict[str, Any] | None = None  # the program that runs it elsewhere; `keeper/runner.py`
+    docker: dict[str, Any] | None = None  # {"image", "network", "user", "container"}
+    ports: dict[str, Any] = field(default_factory=dict)  # of its container -> of this machine
     cgroups: list[str] = field(default_factory=list)  # the directories of its control groups
     ends_with: str | None = None  # what would take it along, besides the machine
     notes: list[str] = field(default_factory=list)
@@ -247,7 +251,7 @@ class Record:
         self.peak_memory_bytes, self.cpu_seconds = note.peak_memory_bytes, note.cpu_seconds
         if not note.known:
             self.status, self.reason, self.ended_by = "lost", "lost", "unknown"
-        elif self.stop is not None:
+        elif self.stop is not None and not note.by_itself:
             self.status, self.reason, self.ended_by = STOPS[self.stop.reason]
         elif note.out_of_memory:
             self.status, self.reason, self.ended_by = "failed", "out_of_memory", "kernel"
@@ -416,6 +420,8 @@ _PUBLIC_FIELDS = (
     "containment",
     "limits",
     "sandbox",
+    "docker",
+    "ports",
     "ends_with",
     "notes",
 )

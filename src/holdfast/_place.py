@@ -28,7 +28,7 @@ def ends_with(pid: int) -> str | None:
             "`systemd-run --user --scope holdfast ...` avoid it"
         )
     if unit.startswith("user@"):
-        return None if _lingers() else "your last login; `loginctl enable-linger` avoids it"
+        return None if lingers() else "your last login; `loginctl enable-linger` avoids it"
     return f"{unit} when it is stopped; KillMode=process in the unit avoids it"
 
 
@@ -72,10 +72,10 @@ def _kills_user_processes() -> bool:
     for path in paths:
         for value in re.findall(r"(?m)^\s*KillUserProcesses\s*=\s*(\S+)", _read(path)):
             answer = value.lower() in ("yes", "true", "on", "1")
-    return answer and not _lingers()
+    return answer and not lingers()
 
 
-def _lingers() -> bool:
+def lingers() -> bool:
     import pwd
 
     try:

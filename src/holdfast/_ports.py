@@ -66,6 +66,10 @@ class Listener:
     def address(self) -> bytes:
         return socket.inet_pton(_FAMILIES[self.family], self.host)
 
+    @property
+    def on_loopback(self) -> bool:
+        return self.address == _LOOPBACK_6 or self.address.removeprefix(_MAPPED)[:1] == b"\x7f"
+
     def takes(self, address: bytes) -> int:
         """How well it fits a connection to `address`: 2 exactly, 1 as a wildcard, 0 not at all."""
         mine = self.address
@@ -170,9 +174,10 @@ class Look:
         return self._named(found, ours) if found else None
 
     def _named(self, found: list[Listener], ours: Iterable[int]) -> Listener:
-        return self._held(found, ours) or self._held(found, _pids()) or found[0]
+        return self.held(found, ours) or self.held(found, _pids()) or found[0]
 
-    def _held(self, found: list[Listener], pids: Iterable[int]) -> Listener | None:
+    def held(self, found: list[Listener], pids: Iterable[int]) -> Listener | None:
+        """The first of these sockets that one of these processes has, with who that is."""
         for pid in sorted(pids):
             held = self.descriptors(pid)
             if held is None:
@@ -232,17 +237,26 @@ class Look:
         children: dict[int, list[int]] = {}
         for found in young:
             children.setdefault(found.parent, []).append(found.pid)
-        new = list(members)
-        while new:
-            born_to = [child for child in children.get(new.pop(), ()) if child not in members]
-            members.update(born_to)
-            new += born_to
-        return {member for member in members if processes[member].state not in "ZX"}
+        return _living(members, children, processes)
+
+    def descendants(self, pid: int) -> set[int]:
+        """A process and all that it started, as far as that was not left to others."""
+        processes = self.processes()
+        children: dict[int, list[int]] = {}
+        for found in processes.values():
+            children.setdefault(found.parent, []).append(found.pid)
+        return _living({pid} & processes.keys(), children, processes)
 
     def family_of(self, record: Record) -> set[int]:
-        """The same for a record, which may be of another time."""
+        """The same for a record, which may be of another time; for one of Docker's, all that runs
+        in its container, if it can be seen."""
         if sys.platform != "linux" or record.boot_id not in ("", boot_id()):
             return set()
+        if record.docker is not None:
+            from ._container import Container
+
+            container = Container.of_record(record) if record.running else None
+            return self.descendants(container.pid) if container and container.pid else set()
         return self.family(record.pid, record.handle, record.start_time)
 
     def _belongs(self, found: Stat, pid: int | None, handle: str) -> bool:
@@ -254,6 +268,19 @@ class Look:
         if found.pid not in self._marks:
             self._marks[found.pid] = mark_of(found.pid)
         return self._marks[found.pid]
+
+
+def _living(
+    members: set[int], children: dict[int, list[int]], processes: dict[int, Stat]
+) -> set[int]:
+    """Some processes and their descendants, without those that have ended."""
+    members = set(members)
+    new = list(members)
+    while new:
+        born_to = [child for child in children.get(new.pop(), ()) if child not in members]
+        members.update(born_to)
+        new += born_to
+    return {member for member in members if processes[member].state not in "ZX"}
 
 
 # -- addresses -------------------------------------------------------------------------------------
@@ -403,11 +430,19 @@ def _from_answer(body: bytes) -> Listener:
     return _listener(address, int.from_bytes(port, "big"), uid, inode, only_v6)
 
 
-def _from_proc(port: int | None) -> list[Listener]:
+def listening_in(pid: int) -> list[Listener] | None:
+    """What listens in the network that a process is in; None where that may not be read."""
+    try:
+        return _from_proc(None, f"/proc/{pid}/net")
+    except (OSError, ValueError):
+        return None
+
+
+def _from_proc(port: int | None, tables: str = "/proc/net") -> list[Listener]:
     found = []
     for name in ("tcp", "tcp6"):
         try:
-            table = open(f"/proc/net/{name}", "rb")
+            table = open(f"{tables}/{name}", "rb")
         except FileNotFoundError:
             if name == "tcp6":
                 break  # a kernel without IPv6

@@ -70,6 +70,17 @@ class Receipt:
             processes=answer.get("processes", []),
         )
 
+    def public(self) -> dict[str, Any]:
+        """As JSON, for tools and scripts."""
+        return {
+            "record": self.record.public(),
+            "signalled": self.signalled,
+            "forced": self.forced,
+            "survivors": self.survivors,
+            "already_ended": self.already_ended,
+            "processes": self.processes,
+        }
+
 
 class Process:
     """One background process, as one client sees it. From `spawn`, `get` or `list`."""
@@ -95,6 +106,33 @@ class Process:
     def attach_command(self) -> str | None:
         """What a person types to see its terminal and take over; None if it has none."""
         return self.record.attach if self.record.running else None
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """Where the ports of its container are at this machine: ``{"3000": 49153}``."""
+        return dict(self.record.ports)
+
+    async def exec(
+        self,
+        command: str | list[str],
+        *,
+        cwd: str | os.PathLike[str] | None = None,
+        user: str | None = None,
+        **options: Any,
+    ) -> Process:
+        """Start a command in its container, as a process of its own.
+
+            shell = await server.exec("sh", tty=True)
+
+        `cwd` is a directory in the container, by default the one it works in. Other options are
+        those of `spawn`, but for those that are the container's. It ends with the container.
+        """
+        from ._docker import check_inside, inside
+
+        check_inside(options)
+        await self._reload()
+        place = inside(self.record, cwd, user)
+        return await self._client.spawn(command, docker=place, cwd=self.record.cwd, **options)
 
     async def refresh(self) -> Record:
         """Look again: the record as it stands now."""
@@ -386,12 +424,12 @@ class Process:
 
     async def _until_it_reads(self, record: Record) -> None:
         """After a key that interrupts: a shell throws away what is typed before it is back."""
-        from ._input import look
+        from ._input import look_at
 
         until = time.monotonic() + _INTERRUPTED
         while True:
             await self._client._link.readable(None, _INTERRUPTING)
-            waits = look(record.pid or 0, record.tty)
+            waits = look_at(record)
             if waits not in (False, "unknown") or time.monotonic() > until:
                 return
 
@@ -441,6 +479,10 @@ class Process:
         record = self._client._load(self.handle)
         streams = ("stdout",) if record.err_log is None else ("stdout", "stderr")
         spec = parse(condition, [self._log(stream).size() for stream in streams])
+        if "port" in spec and record.docker is not None:
+            from ._container import check_published
+
+            check_published(record, spec["port"])
         answer = await self._client._link.call("watch", {"handle": self.handle, "watch": spec})
         return str(answer["watch"]["id"])
 

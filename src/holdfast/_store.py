@@ -36,16 +36,25 @@ from ._home import (
 )
 from ._model import ExitNote, Record
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 _PAGE = 4096
 _TEAR_TRIES = 50
 _CHECK = b'{"check":"'
 _NOTE_HEAD = struct.Struct("<4sIH")
 _NOTE_MAGIC = b"HFX1"
+# Written by a process's runner: what it runs, where it is in that, how that ended. Each is written
+# as ``.new`` and renamed.
+RUNNER_FILES = (".runner", ".place", ".end")
 # In the order of deletion: the record goes last, so that a deletion cut short can be repeated.
 _SUFFIXES = (
     ".exit",
     ".screen",
     ".begun",
+    *RUNNER_FILES,
+    *(f"{suffix}.new" for suffix in RUNNER_FILES),
     ".log",
     ".out",
     ".head",
@@ -151,6 +160,7 @@ class Store:
         record.log = self.home.log(handle)
         if record.err_log is not None:
             record.err_log = self.home.log(handle, "stderr")
+        self.add_runner(record)
         return record
 
     def handles(self) -> list[str]:
@@ -225,6 +235,26 @@ class Store:
         """Seconds until a finished process may be forgotten."""
         looked = self.looked_at(record.handle)
         return 0.0 if looked is None else looked + record.retention - time.time()
+
+    # -- runners -------------------------------------------------------------------------------
+
+    def said(self, handle: str, suffix: str) -> dict[str, Any]:
+        """What a runner wrote down; empty where there is nothing, or nothing that makes sense."""
+        try:
+            data = json.loads(read_private(f"{self.home.processes}/{handle}{suffix}"))
+        except (OSError, StoreError, ValueError, RecursionError):
+            return {}
+        return data if isinstance(data, dict) else {}
+
+    def add_runner(self, record: Record) -> None:
+        """Add what its runner says of where it runs, if it has one."""
+        if record.runner is None:
+            return
+        told = self.said(record.handle, ".runner")
+        if isinstance(told.get("ports"), dict):
+            record.ports = told["ports"]
+        if record.docker is not None and isinstance(told.get("container"), str):
+            record.docker["container"] = told["container"]
 
     # -- exit notes ----------------------------------------------------------------------------
 

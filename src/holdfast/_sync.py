@@ -104,6 +104,8 @@ class SyncClient:
         processes: Any = UNSET,
         files: Any = UNSET,
         sandbox: bool | Mapping[str, Any] = False,
+        docker: Any = None,
+        ports: Sequence[str | int] = (),
         check: Any = None,
         yield_ms: int | None = None,
         watch: Any = (),
@@ -134,6 +136,8 @@ class SyncClient:
                     processes=processes,
                     files=files,
                     sandbox=sandbox,
+                    docker=docker,
+                    ports=ports,
                     check=check,
                     yield_ms=yield_ms,
                     watch=watch,
@@ -240,6 +244,20 @@ class SyncProcess:
 
     def __repr__(self) -> str:
         return repr(self._process)
+
+    @property
+    def ports(self) -> dict[str, int]:
+        return self._process.ports
+
+    def exec(
+        self,
+        command: str | list[str],
+        *,
+        cwd: str | os.PathLike[str] | None = None,
+        user: str | None = None,
+        **options: Any,
+    ) -> SyncProcess:
+        return SyncProcess(run(self._process.exec(command, cwd=cwd, user=user, **options)))
 
     def refresh(self) -> Record:
         return run(self._process.refresh())

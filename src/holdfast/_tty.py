@@ -82,6 +82,14 @@ def typed(fd: int, data: bytes, eof: bool, before: int = 0) -> tuple[bytes, list
     return out, inserted, pending
 
 
+def typed_unseen(data: bytes, eof: bool) -> tuple[bytes, list[int], int]:
+    """The same for a terminal that nobody can ask; it is likely to take whole lines."""
+    if not eof:
+        return data, [], 0
+    ends = b"\x04" if data.endswith(b"\n") or not data else b"\x04\x04"
+    return data + ends, list(range(len(data) + 1, len(data) + len(ends) + 1)), 0
+
+
 def _in_pieces(
     modes: list[Any], data: bytes, end: bytes, pending: int
 ) -> tuple[bytes, list[int], int]:

@@ -1,8 +1,9 @@
 """What a process and all that belongs to it use: processor, memory, files, ports.
 
 Everything is from ``/proc`` and from the moment of the look; nothing is measured while nobody
-asks. Which processes belong together is in `_ports.Look.family`. What those used that have ended is
-in the processor time and the I/O of whoever waited for them, and else in nothing.
+asks. Which processes belong together is in `_ports.Look.family`; of a Docker process they are what
+runs in its container, and its ports are where they are published. What those used that have ended
+is in the processor time and the I/O of whoever waited for them, and else in nothing.
 
 Memory is counted in proportion where that is cheap (PSS: what several processes share is counted
 once), because forked workers share much of theirs. The kernel walks the page tables for it, about
@@ -19,6 +20,7 @@ import time
 from collections import deque
 from dataclasses import dataclass, field, fields
 
+from ._container import Container
 from ._model import rfc3339
 from ._ports import Look
 
@@ -156,6 +158,11 @@ def _usage(record: Record, since: Usage | None, look: Look) -> Usage:
         _average(found, record)
     if sys.platform != "linux":
         return found
+    container = None
+    if record.docker is not None and record.running:
+        container = Container.of_record(record)
+        if container is None or container.pid is None:
+            return found  # it has not begun, or cannot be looked into from here
     members = _members(record, look)
     found.processes = len(members)
     found.threads = sum(each.threads for each in members)
@@ -170,6 +177,8 @@ def _usage(record: Record, since: Usage | None, look: Look) -> Usage:
             found.cpu_percent = round(100 * spent / (found.clock - since.clock), 1)
         _count_memory(found, members, since)
         _count_files(found, members, look)
+        if container is not None:
+            found.ports = container.serving(look)
     return found
 
 

@@ -19,13 +19,15 @@ from __future__ import annotations
 
 import json
 
-from ._errors import KeeperError
+from ._errors import HoldfastError, KeeperError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-PROTOCOL = 2
+PROTOCOL = 3
+# What a keeper answers to clients of any protocol, so that the newer of the two can replace it.
+ALWAYS_ALLOWED = frozenset({"status", "restart", "quit"})
 # The longest line either end accepts: a spawn carries an environment (2 MiB at most on Linux), a
 # send up to SEND_BYTES in base64.
 LINE_LIMIT = 16 << 20
@@ -68,14 +70,21 @@ class Decoder:
         return messages
 
 
-def check_greeting(answer: dict[str, Any], version: str) -> None:
-    """Raise if the keeper cannot be spoken to, saying the way out."""
+def check_greeting(answer: dict[str, Any], version: str) -> HoldfastError | None:
+    """Raise if the keeper cannot be spoken to, saying the way out.
+
+    Of one with another protocol, which still answers what is always allowed, return that.
+    """
     from ._errors import from_wire
 
     if "error" in answer:
-        raise from_wire(answer["error"])
+        error = from_wire(answer["error"])
+        if error.detail.get("version"):
+            return error
+        raise error
     if answer.get("hello") != PROTOCOL:
-        raise version_error(version, str(answer.get("version")), answer.get("hello"), PROTOCOL)
+        return version_error(version, str(answer.get("version")), answer.get("hello"), PROTOCOL)
+    return None
 
 
 def version_error(client: str, keeper: str, theirs: object, ours: object) -> KeeperError:

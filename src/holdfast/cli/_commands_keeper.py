@@ -83,11 +83,11 @@ def _toml(key: str, value: Any) -> str:
 
     if value is None:
         return '"none"'
-    if key in ("log_cap", "log_limit"):
+    if key in ("log_cap", "log_limit", "memory"):
         for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
             if value and value % (1 << power) == 0:
                 return f'"{value >> power}{unit}"'
-    if isinstance(value, float):
+    if isinstance(value, float) and key != "cpu":
         for seconds, unit in ((3600, "h"), (60, "m"), (1, "s")):
             if value and value % seconds == 0:
                 return f'"{int(value // seconds)}{unit}"'

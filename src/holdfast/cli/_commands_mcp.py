@@ -7,9 +7,16 @@ from ._parser import Usage, duration
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
+    from typing import Any
 
     from ._parser import Parser
 
+_LIMITS = {
+    "memory": ("SIZE", "a command ends when it and its children have more"),
+    "cpu": ("NUMBER", "so many CPUs, like 0.5 or 2, for a command and its children"),
+    "processes": ("NUMBER", "so many processes at one time for a command"),
+    "files": ("NUMBER", "so many open files in each process"),
+}
 CLIENTS = ("claude", "codex", "cursor", "vscode", "gemini", "opencode")
 
 
@@ -29,6 +36,27 @@ def options_mcp(parser: Parser) -> None:
     parser.option(
         "--patience", metavar="T", help="longest a call may block (default: by the client)"
     )
+    parser.option("--docker", metavar="IMAGE", help="run every command in a container of it")
+    parser.option("--pull", action="store_true", help="with --docker: pull the image if need be")
+    parser.option("--network", metavar="none|host|NAME", help="with --docker: their network")
+    parser.option("--user", metavar="U", help="with --docker: who they run as")
+    parser.option(
+        "--mount",
+        metavar="SRC:DST[:ro]",
+        action="append",
+        default=[],
+        help="with --docker: what they see besides this directory; may be repeated",
+    )
+    parser.option(
+        "--sandbox",
+        nargs="?",
+        const="closed",
+        choices=("closed", "network"),
+        help="run every command in a sandbox: it can write to this directory only; =network: with "
+        "a network",
+    )
+    for limit, (metavar, help) in _LIMITS.items():
+        parser.option(f"--{limit}", metavar=metavar, help=help)
     parser.option("--http", metavar="HOST:PORT", help="serve HTTP there instead of stdio")
     parser.option("--token-file", metavar="FILE", help="with --http: the token is in this file")
     parser.option(
@@ -64,6 +92,7 @@ def do_mcp(args: Namespace) -> int:
     load_dialect(args.dialect)
     session = checked_session(args.session)
     patience = None if args.patience is None else duration(args.patience, "--patience")
+    confinement = _confinement(args)
     if args.print_config is not None:
         if args.http is not None or args.token_file or args.no_token or args.allow_host:
             raise Usage(
@@ -80,7 +109,7 @@ def do_mcp(args: Namespace) -> int:
     _check_installed()
     from holdfast.mcp._session import Settings
 
-    settings = Settings(args.dialect, session, args.on_exit, args.channel, patience)
+    settings = Settings(args.dialect, session, args.on_exit, args.channel, patience, confinement)
     if args.http is not None:
         try:
             from holdfast.mcp._http import Address, serve_http
@@ -128,12 +157,40 @@ def _broken(error: ImportError) -> Exception:
     )
 
 
+def _confinement(args: Namespace) -> dict[str, Any]:
+    """How every command is to be run, as a Toolset takes it."""
+    from holdfast._config import SETTINGS
+
+    about = {name: getattr(args, name) for name in ("pull", "network", "user") if vars(args)[name]}
+    if args.mount:
+        about["mounts"] = args.mount
+    if about and args.docker is None:
+        raise Usage("--pull, --network, --user and --mount are for --docker")
+    if args.docker is not None and args.sandbox is not None:
+        raise Usage("commands run in containers or in a sandbox: give --docker or --sandbox")
+    found = {name: vars(args)[name] for name in _LIMITS if vars(args)[name] is not None}
+    for name, text in found.items():
+        try:
+            SETTINGS[name][0](text)
+        except ValueError as error:
+            raise Usage(f"--{name} {error}, not {text!r}") from None
+    if args.docker is not None:
+        found["docker"] = {"image": args.docker, **about}
+    if args.sandbox is not None:
+        found["sandbox"] = {"network": args.sandbox == "network"}
+    return found
+
+
 def _options(args: Namespace) -> list[str]:
     """What was said besides, as it would be said again."""
     found: list[str] = []
     if args.dialect != "native":
         found += ["--dialect", args.dialect]
-    for name in ("session", "on_exit", "patience"):
+    for name in ("session", "on_exit", "patience", "docker", "network", "user", *_LIMITS):
         if getattr(args, name) is not None:
             found += ["--" + name.replace("_", "-"), getattr(args, name)]
-    return [*found, "--channel"] if args.channel else found
+    for mount in args.mount:
+        found += ["--mount", mount]
+    if args.sandbox is not None:
+        found.append("--sandbox" if args.sandbox == "closed" else "--sandbox=network")
+    return found + [f"--{name}" for name in ("pull", "channel") if getattr(args, name)]

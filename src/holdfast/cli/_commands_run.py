@@ -41,19 +41,65 @@ if TYPE_CHECKING:
 
     from ._parser import Parser
 
+    Start = Callable[[SyncClient, Namespace], SyncProcess]
+
+_COMMAND = "-- COMMAND [ARGUMENT...]"
 _CHUNK = 1 << 16
 _MOMENT = 1.0  # that a keeper has to answer after a signal
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def options_run(parser: Parser) -> None:
-    parser.words("-- COMMAND [ARGUMENT...]", 1, None, options_first=True)
+    parser.words(_COMMAND, 0, None, options_first=1)
     parser.epilog = (
         "COMMAND alone is a shell string; with arguments it is run as it is, without a shell. In "
         "the foreground the exit code is the command's, 128+n for signal n, 124 on timeout. With "
         "--tty on a terminal you are attached to it, until its end or until you press C-], and it "
-        "has no deadline unless you give one."
+        "has no deadline unless you give one. With --docker the command may be left out: the image "
+        "has one; its ports are published on loopback, and `holdfast status` says where."
     )
+    common_options(parser)
+    parser.option("-C", "--cwd", metavar="DIR", help="working directory (default: this one)")
+    parser.option(
+        "--tmux", action="store_true", help="as --tty, but in tmux, which outlives the keeper"
+    )
+    parser.option("--memory", metavar="SIZE", help="it ends when it and its children have more")
+    parser.option("--cpu", metavar="NUMBER", help="so many CPUs, like 0.5 or 2, for all of it")
+    parser.option("--processes", metavar="NUMBER", help="so many processes at one time")
+    parser.option("--files", metavar="NUMBER", help="so many open files in each process")
+    parser.option(
+        "--sandbox",
+        nargs="?",
+        const="closed",
+        choices=("closed", "network"),
+        help="write to the working directory only, see no other process; =network: with a network",
+    )
+    parser.option(
+        "--docker",
+        metavar="IMAGE",
+        help="run it in a container of this image, with the working directory and -e only",
+    )
+    parser.option(
+        "--publish",
+        metavar="PORT",
+        action="append",
+        default=[],
+        help="with --docker: reach this port of the container from here; may be repeated",
+    )
+    parser.option("--pull", action="store_true", help="with --docker: fetch a missing image")
+    parser.option("--network", metavar="NAME", help="with --docker: none, host, or a network")
+    parser.option("--user", metavar="U", help="with --docker: run as this user of the image")
+    parser.option(
+        "--mount",
+        metavar="SRC:DST[:ro]",
+        action="append",
+        default=[],
+        help="with --docker: show this file or directory there; may be repeated",
+    )
+
+
+def common_options(parser: Parser) -> None:
+    """What every command can be started with, wherever it runs."""
     parser.option("-d", "--detach", action="store_true", help="print the handle and return")
     parser.option(
         "--yield",
@@ -64,7 +110,6 @@ def options_run(parser: Parser) -> None:
     parser.option("--label", metavar="TEXT", default="", help="a name for people")
     parser.option("--timeout", metavar="TIME", help="stop it after this long (30m; 0: never)")
     parser.option("--grace", metavar="TIME", help="from polite to forced when stopped (5s)")
-    parser.option("-C", "--cwd", metavar="DIR", help="working directory (default: this one)")
     parser.option(
         "-e", "--env", metavar="K[=V]", action="append", default=[], help="set K; alone: from here"
     )
@@ -72,9 +117,6 @@ def options_run(parser: Parser) -> None:
     parser.option("--keep", action="store_true", help="let it outlive its session")
     parser.option("--stdin", action="store_true", help="open its stdin (for `send`, or from here)")
     parser.option("-t", "--tty", action="store_true", help="give it a terminal")
-    parser.option(
-        "--tmux", action="store_true", help="one in tmux, which outlives the keeper (else as --tty)"
-    )
     parser.option("--size", metavar="CxR", help="columns and rows of its terminal (120x40)")
     parser.option(
         "--stderr",
@@ -93,17 +135,6 @@ def options_run(parser: Parser) -> None:
     )
     parser.option("--log-cap", metavar="SIZE", help="keep this much of the end of its log (256MiB)")
     parser.option("--log-limit", metavar="SIZE", help="stop it when it wrote more than this")
-    parser.option("--memory", metavar="SIZE", help="it ends when it and its children have more")
-    parser.option("--cpu", metavar="NUMBER", help="so many CPUs, like 0.5 or 2, for all of it")
-    parser.option("--processes", metavar="NUMBER", help="so many processes at one time")
-    parser.option("--files", metavar="NUMBER", help="so many open files in each process")
-    parser.option(
-        "--sandbox",
-        nargs="?",
-        const="closed",
-        choices=("closed", "network"),
-        help="write to the working directory only, see no other process; =network: with a network",
-    )
     parser.json(
         "print the record as JSON (in the foreground: at the end, instead of the output; with "
         "--yield it has `backgrounded`, and in `early` what came of the output)"
@@ -112,6 +143,11 @@ def options_run(parser: Parser) -> None:
 
 def do_run(args: Namespace) -> int:
     _check(args)
+    return stand_in(args, _spawn)
+
+
+def stand_in(args: Namespace, start: Start) -> int:
+    """Start a process and, unless detached, be it: its output, input, signals and exit code."""
     news: SimpleQueue[tuple[str, Any]] = SimpleQueue()
     staying = not args.detach and not args.json and args.yielding is None
     attached = (args.tty or args.tmux) and staying and on_terminal()
@@ -128,8 +164,8 @@ def do_run(args: Namespace) -> int:
     client = open_for(args)
     try:
         if args.detach or attached:
-            process = _spawn(client, args)
-        elif (started := _spawn_heeding(client, args, news)) is None:
+            process = start(client, args)
+        elif (started := _start_heeding(client, args, start, news)) is None:
             return 128 + int(news.get()[1])
         else:
             process = started
@@ -153,18 +189,18 @@ def do_run(args: Namespace) -> int:
     return code
 
 
-def _spawn_heeding(
-    client: SyncClient, args: Namespace, news: SimpleQueue[tuple[str, Any]]
+def _start_heeding(
+    client: SyncClient, args: Namespace, start: Start, news: SimpleQueue[tuple[str, Any]]
 ) -> SyncProcess | None:
     """Start it, or give up after a signal and put that back; a keeper may not answer for long."""
 
-    def start() -> None:
+    def begin() -> None:
         try:
-            news.put(("spawn", _spawn(client, args)))
+            news.put(("spawn", start(client, args)))
         except BaseException as error:
             news.put(("spawn", error))
 
-    threading.Thread(target=start, daemon=True).start()
+    threading.Thread(target=begin, daemon=True).start()
     signals: list[tuple[str, Any]] = []
     until: float | None = None
     while True:
@@ -195,6 +231,21 @@ def _check(args: Namespace) -> None:
         raise Usage("--tty and --tmux cannot be combined; give one of them")
     if args.size is not None and not args.tty and not args.tmux:
         raise Usage("--size is for a terminal; give it with --tty or --tmux")
+    check_common(args)
+    if args.docker is None:
+        if not args.words:
+            raise Usage(f"{_COMMAND} is missing; see `holdfast run --help`")
+        for name in ("publish", "pull", "network", "user", "mount"):
+            if getattr(args, name):
+                raise Usage(f"--{name} is for a container; give it with --docker IMAGE")
+    for name, instead in (("sandbox", "a container is one"), ("tmux", "--tty is its terminal")):
+        if args.docker is not None and getattr(args, name):
+            raise Usage(f"--{name} and --docker cannot be combined: {instead}; leave it out")
+
+
+def check_common(args: Namespace) -> None:
+    from ._parser import Usage
+
     if args.yielding is not None:
         if args.detach:
             raise Usage("-d does not stay at all; give it or --yield")
@@ -209,33 +260,54 @@ def _has_input() -> bool:
     return not (stat.S_ISCHR(ours.st_mode) and ours.st_rdev == os.stat(os.devnull).st_rdev)
 
 
-def _spawn(client: SyncClient, args: Namespace) -> SyncProcess:
-    def chosen(value: str | None) -> Any:
-        return UNSET if value is None else value
+def _chosen(value: str | None) -> Any:
+    return UNSET if value is None else value
 
+
+def _spawn(client: SyncClient, args: Namespace) -> SyncProcess:
     return client.spawn(
         args.words[0] if len(args.words) == 1 else args.words,
         cwd=args.cwd,
-        env=_environment(args.env),
-        label=args.label,
-        timeout=chosen(args.timeout),
-        grace=chosen(args.grace),
-        tty=args.tty,
         tmux=args.tmux,
-        size=chosen(args.size),
-        stdin=args.stdin,
-        stderr=args.stderr,
-        keep=args.keep,
-        group=args.group,
-        watch=[table(text, "--watch") for text in args.watch],
-        log_cap=chosen(args.log_cap),
-        log_limit=chosen(args.log_limit),
-        memory=chosen(args.memory),
-        cpu=chosen(args.cpu),
-        processes=chosen(args.processes),
-        files=chosen(args.files),
+        memory=_chosen(args.memory),
+        cpu=_chosen(args.cpu),
+        processes=_chosen(args.processes),
+        files=_chosen(args.files),
         sandbox={"network": args.sandbox == "network"} if args.sandbox else False,
+        docker=_docker(args),
+        ports=args.publish,
+        **common_arguments(args),
     )
+
+
+def common_arguments(args: Namespace) -> dict[str, Any]:
+    return {
+        "env": _environment(args.env),
+        "label": args.label,
+        "timeout": _chosen(args.timeout),
+        "grace": _chosen(args.grace),
+        "tty": args.tty,
+        "size": _chosen(args.size),
+        "stdin": args.stdin,
+        "stderr": args.stderr,
+        "keep": args.keep,
+        "group": args.group,
+        "watch": [table(text, "--watch") for text in args.watch],
+        "log_cap": _chosen(args.log_cap),
+        "log_limit": _chosen(args.log_limit),
+    }
+
+
+def _docker(args: Namespace) -> dict[str, Any] | None:
+    if args.docker is None:
+        return None
+    return {
+        "image": args.docker,
+        "pull": args.pull,
+        "network": args.network,
+        "user": args.user,
+        "mounts": args.mount,
+    }
 
 
 def _environment(settings: list[str]) -> dict[str, str]:

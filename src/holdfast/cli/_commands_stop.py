@@ -30,6 +30,7 @@ def options_kill(parser: Parser) -> None:
     parser.option("-s", "--signal", metavar="NAME", help="begin with this one (TERM)")
     parser.option("--grace", metavar="TIME", help="wait this long before force (5s)")
     parser.option("--session", metavar="S", help="only this session; without handles, all of it")
+    parser.json("print what was done to whom, a list of receipts")
 
 
 def do_kill(args: Namespace) -> int:
@@ -42,18 +43,28 @@ def do_kill(args: Namespace) -> int:
         import os
 
         args.session = os.environ.get("HOLDFAST_SESSION") or None
-    survivors = False
     client = open_for(args)
     receipts = _receipts(client, args)
     client.close()  # what was seen is acknowledged by now
+    if args.json:
+        _render.show_json([receipt.public() for receipt in receipts])
     for receipt in receipts:
         handle = receipt.record.handle
-        print(f"{handle} had already ended" if receipt.already_ended else handle)
-        if receipt.survivors:
-            survivors = True
-            pids = ", ".join(map(str, receipt.survivors))
-            _render.complain(f"{handle}: still alive after SIGKILL: pid {pids}; see `ps -p {pids}`")
-    return FAILED if survivors else 0
+        if not args.json:
+            print(_told(receipt))
+        for each in receipt.processes:
+            if "survived" in each:
+                who = f"pid {each['pid']} ({each['name']})"
+                _render.complain(f"{handle}: {who} is still alive: {each['survived']}")
+    return FAILED if any(receipt.survivors for receipt in receipts) else 0
+
+
+def _told(receipt: Receipt) -> str:
+    if not receipt.already_ended:
+        return receipt.record.handle
+    told = f"{receipt.record.handle} had already ended"
+    left = len(receipt.processes)
+    return f"{told}; so is now what it had left behind ({left})" if left else told
 
 
 def _receipts(client: SyncClient, args: Namespace) -> list[Receipt]:

@@ -88,11 +88,11 @@ _KEEPER = (
     ("stop", "stop the keeper"),
     ("restart", "put a new keeper in its place"),
 )
-_RUNNING_ONLY = ("attach", "send", "kill", "signal", "resize")
+_RUNNING_ONLY = ("attach", "send", "kill", "signal", "resize", "exec")
 _TERMINAL_ONLY = ("attach", "screen", "resize")
 _BY_HANDLE = (
     *("status", "logs", "screen", "attach", "send", "wait", "kill", "signal", "resize"),
-    *("rm", "clear", "view", "search", "stats"),
+    *("rm", "clear", "view", "search", "stats", "exec"),
 )
 _SIGNALS = ("TERM", "KILL", "INT", "HUP", "QUIT", "USR1", "USR2", "STOP", "CONT", "WINCH")
 _SIZES = ("80x24", "120x40", "160x50", "200x60")
@@ -166,7 +166,7 @@ def _place(parser: Parser, before: list[str]) -> tuple[list[str] | None, str | N
             return None, None
         elif not item.startswith("-") or item == "-":
             words.append(item)
-            if parser.name == "run":
+            if len(words) == {"run": 1, "exec": 2}.get(parser.name):
                 return None, None
         elif item in parser.actions and parser.takes_all(item):
             return None, item
@@ -198,6 +198,8 @@ def _values(parser: Parser, flag: str, current: str) -> Iterator[Candidate]:
         yield from _beginning(current, ((size, "") for size in _SIZES))
     elif flag in ("-C", "--cwd"):
         yield ":directories", ""
+    elif flag == "--network" and parser.name == "run":
+        yield from _beginning(current, (("none", "no network"), ("host", "the machine's own")))
     elif flag in ("-e", "--env"):
         import os
 
@@ -241,6 +243,8 @@ def _handles(taken: list[str], command: str) -> Iterator[Candidate]:
         records = [record for record in records if record.running]
     if command in _TERMINAL_ONLY:
         records = [record for record in records if record.mode != "pipe"]
+    if command == "exec":
+        records = [record for record in records if record.docker is not None]
     labels = [record.label for record in records]
     for record in records:
         how = status_text(record.status, record.exit_code, record.signal)

@@ -62,10 +62,12 @@ def _checks() -> Iterator[Check]:
     yield from _programs()
     home = Home.locate()
     from ._doctor_contain import contain_checks
+    from ._doctor_docker import docker_checks
     from ._doctor_home import home_checks
     from ._doctor_place import place_check
 
     yield from contain_checks(home)
+    yield from docker_checks(home)
     yield from home_checks(home)
     yield place_check(home)
 
@@ -213,14 +215,6 @@ def _programs() -> Iterator[Check]:
         yield Check("ok", "tmux", f"{_answer('tmux', '-V') or 'found'}, for --tmux")
     else:
         yield Check("note", "tmux", "not installed: --tmux gives a terminal as --tty does")
-    if not shutil.which("docker"):
-        yield Check("note", "docker", "not found; nothing needs it yet")
-        return
-    engine = _answer("docker", "version", "--format", "{{.Server.Version}}")
-    if engine:
-        yield Check("ok", "docker", f"engine {engine} answers (not needed yet)")
-    else:
-        yield Check("note", "docker", "client found, no engine answers; nothing needs it yet")
 
 
 def _answer(*command: str) -> str | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 from holdfast import _cgroup, _sandbox
 from holdfast._home import Home
+from holdfast._place import lingers
 
 from ._doctor import Check
 
@@ -13,16 +15,25 @@ _HOW = {
     "cgroup": "a control group for each process: nothing it starts survives a kill",
     "cgroup-v1": "a control group (version 1) for each process: nothing survives a kill",
 }
-_TREE = (
-    "no control group can be made: what a process starts is found by marks that it inherits; "
-    "`systemd-run --user --scope -p Delegate=yes holdfast keeper start` gives the keeper one"
+_TREE = "no control group can be made: what a process starts is found by marks that it inherits"
+_SYSTEMD = (
+    "; for one, `holdfast keeper stop`, and then start what uses holdfast as "
+    "`systemd-run --user --scope -p Delegate=yes COMMAND`"
 )
+_LINGER = " (after `loginctl enable-linger`, or it ends with your last login)"
+_GIVEN = "; docs/containment.md says how one is given to you"
+
+
+def _weaker() -> str:
+    if not os.path.isdir("/run/systemd/system") or os.geteuid() == 0:
+        return _TREE + _GIVEN
+    return _TREE + _SYSTEMD + ("" if lingers() else _LINGER)
 
 
 def contain_checks(home: Home) -> Iterator[Check]:
     trees = _cgroup.Trees(f"{home.path}#doctor")  # not the groups of a keeper
     kind = trees.kind()
-    yield Check("ok" if kind in _HOW else "note", "containment", _HOW.get(kind, _TREE))
+    yield Check("ok" if kind in _HOW else "note", "containment", _HOW.get(kind) or _weaker())
     limiting = [name for name in _cgroup.LIMITS if kind in _HOW and trees.could_limit(name)]
     rest = [name for name in _cgroup.LIMITS if name not in limiting]
     words = {"memory": "memory", "pids": "processes", "cpu": "cpu"}
@@ -30,7 +41,7 @@ def contain_checks(home: Home) -> Iterator[Check]:
     if limiting:
         said.append(f"{', '.join(words[name] for name in limiting)} by control group")
     if rest:
-        said.append(f"{', '.join(words[name] for name in rest)} for each process only")
+        said.append(f"{', '.join(words[name] for name in rest)} for each process by itself")
     yield Check("note" if rest else "ok", "limits", "; ".join(said))
     trees.clean_up(going=True)
     problem = _sandbox.problem()

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 # name: the module that has options_<name> and do_<name>, and one line for the overview.
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("_commands_run", "start a process, here or (-d) in the background"),
+    "exec": ("_commands_exec", "start a command in the container of a Docker process"),
     "ps": ("_commands_look", "list processes"),
     "status": ("_commands_look", "show all that is known of one process"),
     "logs": ("_commands_logs", "show or follow a process's output"),
@@ -98,7 +99,7 @@ class Parser(argparse.ArgumentParser):
         self.actions: dict[str, argparse.Action] = {}
         self.shown = ""
         self._least, self._most = 0, 0
-        self._options_first = False
+        self._options_first = 0
         self.rest: tuple[str, list[str]] | None = None
         self.option("-h", "--help", action="help", help="show this and exit")
 
@@ -106,10 +107,8 @@ class Parser(argparse.ArgumentParser):
         action = self.add_argument(*flags, **details)
         self.actions.update(dict.fromkeys(flags, action))
 
-    def words(
-        self, shown: str, least: int, most: int | None, *, options_first: bool = False
-    ) -> None:
-        """Take `least` to `most` words; with `options_first` the first word ends the options."""
+    def words(self, shown: str, least: int, most: int | None, *, options_first: int = 0) -> None:
+        """Take `least` to `most` words; that many of them end the options with `options_first`."""
         self.shown, self._least, self._options_first = shown, least, options_first
         self._most = 1 << 30 if most is None else most
 
@@ -150,7 +149,7 @@ class Parser(argparse.ArgumentParser):
                 return options, words + argv
             if not item.startswith("-") or item == "-":
                 words.append(item)
-                if self._options_first:
+                if len(words) == self._options_first:
                     return options, words + argv
                 continue
             flag, joined = self._flag(item)

@@ -163,16 +163,19 @@ def waiting_text(record: Record) -> str | None:
 
 
 def process_table(records: Iterable[Record], used: Mapping[str, Usage] | None = None) -> Table:
-    """A row for each; with columns for the mode and the group where some have one."""
+    """A row for each; with columns for the mode, the group and the ports where some have them."""
     records = list(records)
     terminals = any(record.mode != "pipe" for record in records)
     mode = ["MODE"] if terminals else []
     groups = any(record.group for record in records)
-    ports = any(each.ports for each in used.values()) if used else False
-    usage = [] if used is None else ["CPU AVG", "MEM", *(["PORTS"] if ports else [])]
+    ports = {
+        record.handle: _ports_cell(record, (used or {}).get(record.handle)) for record in records
+    }
+    some = any(ports.values())
+    usage = [] if used is None else ["CPU AVG", "MEM"]
     table = Table(
         *("HANDLE", "LABEL", *(["GROUP"] if groups else []), "STATUS", *mode, "DURATION"),
-        *(*usage, "SESSION", "COMMAND"),
+        *(*usage, *(["PORTS"] if some else []), "SESSION", "COMMAND"),
     )
     for record in records:
         status, colour = status_cell(record)
@@ -185,18 +188,41 @@ def process_table(records: Iterable[Record], used: Mapping[str, Usage] | None = 
             (status, colour),
             *([record.mode] if terminals else []),
             duration_text(record.elapsed()),
-            *([] if used is None else _usage_cells(used.get(record.handle), ports)),
+            *([] if used is None else _usage_cells(used.get(record.handle))),
+            *([ports[record.handle] or "-"] if some else []),
             record.session,
-            record.command_text,
+            _command_text(record),
         )
     return table
 
 
-def _usage_cells(used: Usage | None, ports: bool) -> list[str]:
+def _usage_cells(used: Usage | None) -> list[str]:
     if used is None:
-        return ["-"] * (3 if ports else 2)
-    cells = [percent_text(used.cpu_average_percent) or "-", size_text(used.memory_bytes) or "-"]
-    return [*cells, ports_text(used) or "-"] if ports else cells
+        return ["-", "-"]
+    return [percent_text(used.cpu_average_percent) or "-", size_text(used.memory_bytes) or "-"]
+
+
+def _ports_cell(record: Record, used: Usage | None) -> str | None:
+    return published_text(record) or (None if used is None else ports_text(used))
+
+
+def _command_text(record: Record) -> str:
+    if record.docker is not None and not record.command:
+        return f"({record.docker.get('image')})"  # the image's own command
+    return record.command_text
+
+
+def published_text(record: Record) -> str | None:
+    """``3000->49153``: a port of the container, and where it is at this machine."""
+    return ", ".join(f"{inner}->{outer}" for inner, outer in record.ports.items()) or None
+
+
+def _docker_text(record: Record) -> str | None:
+    if record.docker is None:
+        return None
+    words = ("container", "network", "user")
+    said = [f"{word} {record.docker[word]}" for word in words if record.docker.get(word)]
+    return ", ".join([f"image {record.docker.get('image')}", *said])
 
 
 def show_record(record: Record, used: Usage | None = None) -> None:
@@ -210,7 +236,9 @@ def show_record(record: Record, used: Usage | None = None) -> None:
         ("waiting", waiting_text(record), "yellow"),
         ("reason", record.reason, None),
         ("ended by", record.ended_by, None),
-        ("command", record.command_text, None),
+        ("command", _command_text(record), None),
+        ("docker", _docker_text(record), None),
+        ("published", published_text(record), None),
         ("directory", record.cwd, None),
         ("session", record.session, None),
         ("group", record.group, None),

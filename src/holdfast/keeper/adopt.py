@@ -10,12 +10,18 @@ carries the handle in its environment.
 from __future__ import annotations
 
 import os
+import select
+import signal
+import stat
 
 from .. import _kernel
 from .._home import Home
 from .._model import Record
 from .._tty import open_terminal
 from .guard import Held
+from .launch import SHELF
+
+_DIES_WITHIN = 1000  # milliseconds
 
 
 def find(home: Home, record: Record) -> Held | None:
@@ -24,19 +30,47 @@ def find(home: Home, record: Record) -> Held | None:
         return None
     pid, started = record.pid, record.start_time
     if pid is None or started is None:
-        found = _marked(record.handle)
+        found = _marked(record)
         if found is None:
             return None
         pid, started = found.pid, found.start_time
         record.pid, record.start_time = pid, started
     pidfd = _kernel.open_process(pid, started)
+    if pidfd is None and record.runner is not None:
+        # The next runner may have been started just before both halves died.
+        found = _marked(record)
+        if found is not None:
+            record.pid, record.start_time = pid, started = found.pid, found.start_time
+            pidfd = _kernel.open_process(pid, started)
     if pidfd is None:
         return None
     held = readers_only(home, record)
     held.pid, held.pidfd = pid, pidfd
+    if record.runner is not None:
+        held.shelf = _shelf(pidfd)
+        if record.mode == "pty":  # it is at a terminal that is gone; the next one gets a new one
+            _end(held)
     if record.mode == "tmux":
         held.tty = _terminal(pid, record.tty or "")
     return held
+
+
+def _shelf(pidfd: int) -> int:
+    """A runner's own end of the shelf, with all that lies there, where we may have it."""
+    shelf = _kernel.copy_descriptor(pidfd, SHELF)
+    if shelf >= 0 and not stat.S_ISSOCK(os.fstat(shelf).st_mode):
+        os.close(shelf)
+        return -1
+    return shelf
+
+
+def _end(held: Held) -> None:
+    _kernel.send_signal(held.pidfd, signal.SIGKILL)
+    poll = select.poll()
+    poll.register(held.pidfd, select.POLLIN)
+    poll.poll(_DIES_WITHIN)
+    os.close(held.pidfd)
+    held.pid, held.pidfd = 0, -1
 
 
 def readers_only(home: Home, record: Record) -> Held:
@@ -48,12 +82,22 @@ def readers_only(home: Home, record: Record) -> Held:
     return held
 
 
-def _marked(handle: str) -> _kernel.Stat | None:
-    """The session leader among the processes that carry this handle's mark."""
+def _marked(record: Record) -> _kernel.Stat | None:
+    """The session leader among the processes that carry this handle's mark, or its runner."""
     for found in _kernel.all_processes():
-        if found.session == found.pid and _kernel.mark_of(found.pid) == handle:
+        if found.session != found.pid or _kernel.mark_of(found.pid) != record.handle:
+            continue
+        if record.runner is None or _words(found.pid) == record.runner["argv"]:
             return found
     return None
+
+
+def _words(pid: int) -> list[str]:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return [os.fsdecode(word) for word in file.read().split(b"\0")[:-1]]
+    except OSError:
+        return []
 
 
 def _terminal(pid: int, path: str) -> int:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import time
 
 from .. import _cgroup, _kernel, _tty
 from .._errors import HoldfastError, KeeperError, StoreError, Unsupported
 from .._loghead import Tally
 from .._model import ExitNote, Record, signal_name
+from . import runner
 from .guard import Held, note_of
 from .journal import say
+from .launch import open_writer
 from .loop import HUP, IN, OUT
 from .pump import LogWriter, Pump
 
@@ -63,6 +66,7 @@ class Child:
         "note",
         "groups",
         "on_death",
+        "starts_again",
         "when_hung_up",
         "on_end",
         "on_quiet",
@@ -74,6 +78,8 @@ class Child:
         "_full",
         "_death",
         "_died",
+        "_doors",
+        "_settling",
     )
 
     def __init__(
@@ -87,6 +93,7 @@ class Child:
         guarded: bool,
         memory_kills: _kernel.MemoryKills,
         on_death: Callable[[Child], None],
+        starts_again: Callable[[Child, ExitNote], bool],
         on_end: Callable[[Child], None],
         on_quiet: Callable[[Child], None],
         on_limit: Callable[[Child], None],
@@ -104,6 +111,7 @@ class Child:
         self.note: ExitNote | None = None
         self.groups: list[str] = []  # control groups that it needs no more
         self.on_death = on_death  # of one in tmux
+        self.starts_again = starts_again  # another runner, where this was one that died
         self.when_hung_up: Callable[[], None] | None = None
         self.on_end = on_end
         self.on_quiet = on_quiet
@@ -115,11 +123,14 @@ class Child:
         self._full = False
         self._death: _kernel.Death | None = None
         self._died = (0.0, 0.0)
+        self._doors: list[int] = []  # so that no FIFO hangs up between two runners
+        self._settling = False
         self.writers: list[LogWriter] = []
         self.pumps: list[Pump] = []
 
     def watch_output(self, *, new: bool = False) -> None:
         record = self.record
+        self._open_doors()
         streams = [(self.held.out, "stdout")]
         if record.err_log is not None:
             streams.append((self.held.err, "stderr"))
@@ -146,6 +157,33 @@ class Child:
                 )
                 self.pumps.append(pump)
 
+    def _open_doors(self) -> None:
+        record, home = self.record, self._store.home
+        if record.runner is None or record.mode == "pty" or not record.running:
+            return
+        for stream in ("stdout",) if record.err_log is None else ("stdout", "stderr"):
+            try:
+                self._doors.append(open_writer(home.fifo(record.handle, stream)))
+            except OSError as error:
+                say(f"{record.handle}: its {stream} cannot be kept open: {error}")
+
+    def _close_doors(self) -> None:
+        for fd in self._doors:
+            os.close(fd)
+        self._doors.clear()
+
+    def written(self) -> list[int] | None:
+        """How much a dead runner wrote to each log; None if that cannot be known yet."""
+        self._drain()
+        behind = {pump.writer: pump.behind for pump in self.pumps}
+        sizes = [0, 0]
+        for writer in self.writers:
+            rest = behind.get(writer, 0)
+            if rest is None:
+                return None
+            sizes[writer.path == self.record.err_log] = writer.size + rest
+        return sizes
+
     def watch_end(self) -> None:
         self.loop.add(self.held.pidfd, IN, self._ended)
 
@@ -153,8 +191,10 @@ class Child:
 
     def exited(self) -> bool:
         """True once the kernel says so, reaped or not."""
-        if self.note is not None or self.held.pidfd < 0:
+        if self.note is not None:
             return True
+        if self.held.pidfd < 0:
+            return self.record.runner is None  # which is started again
         poll = select.poll()
         poll.register(self.held.pidfd, select.POLLIN)
         return bool(poll.poll(0))
@@ -165,6 +205,8 @@ class Child:
             self._settle_own()
 
     def _ended(self, events: int) -> None:
+        if self.record.runner is not None and not self.exited():
+            return  # the one before it had the same descriptor
         if self.mine:
             self._settle_own()
             return
@@ -192,8 +234,14 @@ class Child:
             self.loop.after(_NOTE_DELAY, self._look_for_note)
 
     def _settle_own(self) -> None:
+        if self._settling:
+            return  # a last piece of output was one too many, and it is to be stopped
+        self._settling = True
         self._drain()
+        self._settling = False
         note = note_of(self.held.pid)
+        if self.starts_again(self, note):
+            return
         self._end(note)
         os.waitpid(self.held.pid, 0)  # only now: until it is on disk, the zombie knows it
         self._settled()
@@ -205,6 +253,8 @@ class Child:
         if note is None:
             at, clock = self._died if self._died[0] else (time.time(), time.monotonic())
             note = ExitNote(None, None, at, clock, known=False)
+        if self.starts_again(self, note):
+            return
         self._end(note)
         self._store.drop_exit(self.record.handle)
         self._settled()
@@ -231,8 +281,22 @@ class Child:
         self._died = time.time(), time.monotonic()
         self.settle_strange()
 
+    def bury(self) -> None:
+        """Let go of a dead runner; the next one is this process too."""
+        if self.held.pidfd >= 0:
+            self.loop.remove(self.held.pidfd)
+            if self.mine:
+                os.waitpid(self.held.pid, 0)
+            os.close(self.held.pidfd)
+        self._store.drop_exit(self.record.handle)
+        self.held.pid, self.held.pidfd = 0, -1
+        self.guarded, self._death, self._died = False, None, (0.0, 0.0)
+
     def _end(self, note: ExitNote) -> None:
-        note.out_of_memory = self._out_of_memory(note)
+        if self.record.runner is not None:
+            note = runner.ended(self._store, self.record, note)
+        else:
+            note.out_of_memory = self._out_of_memory(note)
         if self._full:
             self.record.notes.append("the disk was full while it ran: its output came late")
         self.note = note
@@ -254,6 +318,7 @@ class Child:
     def _settled(self) -> None:
         if self.held.pidfd >= 0:
             self.loop.remove(self.held.pidfd)
+        self._close_doors()
         if self.deadline is not None:
             self.deadline.cancel()
             self.deadline = None
@@ -311,7 +376,7 @@ class Child:
         """Write to stdin; `done` gets how many bytes were taken within the time."""
         held = self.held
         if held.stdin >= 0 and self.record.mode == "pty":
-            typed, inserted, self._line = _tty.typed(held.stdin, data, eof, self._line)
+            typed, inserted, self._line = self._typed(data, eof)
             sending = Sending(typed, token, False, done)
             sending.inserted = inserted
         else:
@@ -338,6 +403,21 @@ class Child:
                 self.loop.add(held.stdin, OUT, lambda _: self._write())
         if sending in self._sends:
             sending.timer = self.loop.after(timeout, lambda: self._finish_send(sending, None))
+
+    def _typed(self, data: bytes, eof: bool) -> tuple[bytes, list[int], int]:
+        """What is typed, as the terminal wants it that the command reads from."""
+        if self.record.runner is None:
+            return _tty.typed(self.held.stdin, data, eof, self._line)
+        from .._container import Container  # ours only passes on to one that is elsewhere
+
+        container = Container.of_record(self.record)
+        terminal = None if container is None else container.open_terminal()
+        if terminal is None:
+            return _tty.typed_unseen(data, eof)
+        try:
+            return _tty.typed(terminal, data, eof, self._line)
+        finally:
+            os.close(terminal)
 
     def _why_no_stdin(self) -> str:
         handle = self.record.handle
@@ -410,6 +490,8 @@ class Child:
         self._drain()  # written for the old size, as far as anybody can know
         self.record.resized(self.writers[0].size if self.writers else 0, columns, rows)
         _tty.set_size(self.held.out, columns, rows)
+        if self.record.runner is not None and self.held.pidfd >= 0:
+            _kernel.send_signal(self.held.pidfd, signal.SIGWINCH)  # it is not of this terminal
 
     def type(self, data: bytes) -> None:
         """Type what a terminal itself would say, if there is room for it."""
@@ -419,13 +501,13 @@ class Child:
             except OSError:
                 return
 
-    def release_terminal(self) -> bool:
-        """Let go of the process's side of its terminal; True if we held it."""
-        if self.held.tty < 0:
-            return False
-        os.close(self.held.tty)
-        self.held.tty = -1
-        return True
+    def release_ends(self) -> list[str]:
+        """Let go of the process's side of its terminal, and of its runner's; those that we held."""
+        names = [name for name in ("tty", "shelf", "input") if getattr(self.held, name) >= 0]
+        for name in names:
+            os.close(getattr(self.held, name))
+            setattr(self.held, name, -1)
+        return names
 
     # -- letting go ----------------------------------------------------------------------------
 
@@ -441,8 +523,9 @@ class Child:
         for writer in self.writers:
             writer.close()
         self.writers.clear()
+        self._close_doors()
         self.close_stdin()
-        self.release_terminal()
+        self.release_ends()
         if self.held.tank >= 0:
             os.close(self.held.tank)
             self.held.tank = -1

@@ -183,10 +183,13 @@ def _copied(how: bytes, calls: list[tuple[int, int, int, int, int]]) -> tuple[in
     words = [tuple(map(ctypes.c_long, call)) for call in calls]
     pid = _libc.syscall(ctypes.c_long(_CLONE3), how, ctypes.c_size_t(len(how)))
     if pid == 0:
-        for call in words:
-            if _libc.syscall(*call) < 0:
-                box[:4] = struct.pack("i", ctypes.get_errno())
-                os._exit(127)
+        try:
+            for call in words:
+                if _libc.syscall(*call) < 0:
+                    box[:4] = struct.pack("i", ctypes.get_errno())
+                    break
+        finally:
+            os._exit(127)  # whatever happens: there must not be two of us
     if pid < 0:
         return pid, ctypes.get_errno()
     (error,) = struct.unpack("i", box[:4])

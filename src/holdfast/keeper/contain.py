@@ -19,6 +19,7 @@ group of another process.
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import os
 import random
@@ -33,7 +34,7 @@ from .journal import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
 KINDS = ("auto", "cgroup", "cgroup-v1", "tree")
@@ -41,6 +42,12 @@ _CONTROLLER = {"memory": "memory", "processes": "pids", "cpu": "cpu"}
 # Before whoever has not asked for less the kernel ends what we keep, and never the keeper for it.
 _PREFERRED = 300
 _MOST_SPARES = 16
+_KEPT_DESCRIPTORS = 32
+_FOR_GOOD = (errno.EPERM, errno.EACCES, errno.EROFS, errno.EOPNOTSUPP)
+_MEMORY_NOTE = (
+    "memory is limited for each of its processes by itself (rlimit): one that wants more is "
+    "refused it, and ends as it sees fit"
+)
 
 
 class Containment:
@@ -57,6 +64,7 @@ class Containment:
 
     def plan(self, record: Record, wanted: str, limits: dict[str, Any]) -> Plan:
         """Decide, and say so in the record."""
+        _check_descriptors()
         plan = Plan(self, self._trees, record)
         plan.oom = (self._oom, self._oom_own, min(1000, self._oom_own + _PREFERRED))
         record.containment = self._at_most(wanted)
@@ -64,7 +72,7 @@ class Containment:
         tree = {"cgroup": _cgroup.V2, "cgroup-v1": "freezer"}.get(record.containment)
         if tree is not None:
             spare = self._spares and unlimited and record.containment == self.kind
-            plan.group(tree, self._spares.pop() if spare else self._new(tree))
+            plan.group(tree, self._spares[-1] if spare else self._new(tree))
         for name, limit in limits.items():
             if limit is None:
                 continue
@@ -73,8 +81,30 @@ class Containment:
                 record.notes.append(f"{name} is not limited: that needs a control group here")
             else:
                 record.limits[name] = {"limit": limit, "by": by}
+                if (name, by) == ("memory", "rlimit"):
+                    record.notes.append(_MEMORY_NOTE)
         record.cgroups = plan.paths
         return plan
+
+    def again(self, record: Record) -> Plan:
+        """For the next runner of a process.
+
+        In a new group: Linux kills at once what is born in one that everybody was killed in.
+        """
+        plan = Plan(self, self._trees, record)
+        plan.oom = (self._oom, self._oom_own, min(1000, self._oom_own + _PREFERRED))
+        tree = {"cgroup": _cgroup.V2, "cgroup-v1": "freezer"}.get(record.containment)
+        if tree is not None:
+            plan.group(tree, self._new(tree))
+        left = [path for path in record.cgroups if not _cgroup.remove([path])]
+        record.cgroups = left + plan.paths
+        return plan
+
+    def use(self, path: str) -> None:
+        """A group is made, or taken from the spare ones."""
+        if path in self._spares:
+            self._spares.remove(path)
+        self._trees.make(path)
 
     def _at_most(self, wanted: str) -> str:
         if wanted == "cgroup-v1" and self._trees.usable("freezer"):
@@ -110,7 +140,8 @@ class Containment:
         if not paths or not _cgroup.empty(paths):
             return []
         record.cgroups = []
-        if len(paths) == 1 and not record.limits and record.containment == self.kind:
+        plain = len(paths) == 1 and not record.limits and record.containment == self.kind
+        if plain and record.runner is None and _cgroup.as_new(paths[0]):
             return paths
         _cgroup.remove(paths)
         return []
@@ -123,12 +154,15 @@ class Containment:
             _cgroup.remove(paths)
 
     def refused(self, record: Record, error: OSError) -> None:
-        """The kernel would not have it there; then without."""
+        """There is no group for it; then without, and if that will not change all others too."""
         say(f"{record.handle}: not in a control group: {error.strerror}")
-        record.containment = self.kind = "tree"
+        record.containment = "tree"
+        if error.errno in _FOR_GOOD:
+            self.kind = "tree"
 
-    def clean_up(self, *, going: bool = False) -> None:
-        self._trees.clean_up(going=going)
+    def clean_up(self, kept: Iterable[str] = (), *, going: bool = False) -> None:
+        """Remove groups that nobody is in, but those that somebody may be on the way to."""
+        self._trees.clean_up(kept, going=going)
 
 
 class Plan:
@@ -169,8 +203,22 @@ class Plan:
         return list(self._where.values())
 
     def make(self) -> None:
-        for path in self._where.values():
-            self._trees.make(path)
+        for tree, path in list(self._where.items()):
+            try:
+                self._owner.use(path)
+            except OSError as error:
+                self._do_without(tree, error)
+
+    def _do_without(self, tree: str, error: OSError) -> None:
+        """It is not limited by that group, or it is not started."""
+        if any(path == self._where[tree] for _, path, _ in self.limits):
+            raise SpawnError(
+                f"the control group that is to limit it cannot be used: {error.strerror}; "
+                'containment = "tree" in the settings limits each process by itself'
+            )
+        _cgroup.remove([self._where.pop(tree)])
+        self._record.cgroups = self.paths
+        self._owner.refused(self._record, error)
 
     def give_up(self) -> None:
         _cgroup.remove(self.paths)
@@ -194,18 +242,11 @@ class Plan:
             self._take_on(after)
             for tree in self._where:
                 if tree != _cgroup.V2:
-                    home = self._trees.home_tasks(tree)
-                    after.callback(_hop, home)
-                    _hop(f"{self._where[tree]}/tasks")
-            group = -1
-            if _cgroup.V2 in self._where:
-                group = os.open(self._where[_cgroup.V2], os.O_RDONLY | os.O_DIRECTORY)
-                after.callback(os.close, group)
-            try:
-                pid = begin(group, self.rlimits)
-            except clone.Refused as error:
-                self._owner.refused(self._record, error)
-                pid = begin(-1, self.rlimits)
+                    self._hop(tree, after)
+            pid = self._begin(begin, after)
+        for number, value in self.rlimits:
+            with contextlib.suppress(OSError):  # it may have ended, or be another user's by now
+                resource.prlimit(pid, number, (value, value))
         try:
             self._set_limits()
         except OSError as error:
@@ -214,6 +255,28 @@ class Plan:
                 os.waitpid(pid, 0)
             raise SpawnError(f"its limits could not be set: {error.strerror}") from None
         return pid
+
+    def _begin(
+        self, begin: Callable[[int, list[tuple[int, int]]], int], after: contextlib.ExitStack
+    ) -> int:
+        if _cgroup.V2 in self._where:
+            group = os.open(self._where[_cgroup.V2], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                return begin(group, self.rlimits)
+            except clone.Refused:
+                pass  # an old kernel, or a filter of system calls: then the long way
+            finally:
+                os.close(group)
+            try:
+                self._hop(_cgroup.V2, after)
+            except OSError as error:
+                self._do_without(_cgroup.V2, error)
+        return begin(-1, self.rlimits)
+
+    def _hop(self, tree: str, after: contextlib.ExitStack) -> None:
+        """Be in its group until it is started, and then back."""
+        after.callback(_cgroup.join, self._trees.here(tree))
+        _cgroup.join(self._where[tree])
 
     def _take_on(self, after: contextlib.ExitStack) -> None:
         marks = [(_kernel.RLIMIT_MARK, _kernel.mark_number(self._handle))]
@@ -242,6 +305,15 @@ class Plan:
             }[name](path, limit)
 
 
+def _check_descriptors() -> None:
+    """The last ones are for ending what runs."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)  # the lowest that is free
+    os.close(free)
+    if free > soft - _KEPT_DESCRIPTORS:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
 def _by_process(plan: Plan, name: str, limit: Any) -> str | None:
     """Limits that each process has for itself and hands down."""
     if name == "cpu":
@@ -261,12 +333,3 @@ def _by_process(plan: Plan, name: str, limit: Any) -> str | None:
     _, hard = resource.getrlimit(number)
     plan.rlimits.append((number, value if hard == resource.RLIM_INFINITY else min(value, hard)))
     return "rlimit"
-
-
-def _hop(tasks: str) -> None:
-    """Only ourselves, a single thread: that the kernel does at once."""
-    fd = os.open(tasks, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(fd, b"0")
-    finally:
-        os.close(fd)

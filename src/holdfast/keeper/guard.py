@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 _MESSAGE = 65536
 _CLAIM_TRIES = 200
-_DESCRIPTORS = ("pidfd", "out", "err", "stdin", "tty", "tank")
+_DESCRIPTORS = ("pidfd", "out", "err", "stdin", "tty", "tank", "shelf", "input")
 
 
 class Held:
@@ -59,6 +59,8 @@ class Held:
         stdin: int = -1,
         tty: int = -1,
         tank: int = -1,
+        shelf: int = -1,
+        input: int = -1,
         token: str = "",
         sent: int = 0,
     ) -> None:
@@ -72,6 +74,10 @@ class Held:
         self.tty = tty
         # What came out of the terminal and is not in the log yet.
         self.tank = tank
+        # Of a process with a runner: what one runner leaves for the next, and the end of its stdin
+        # that is read, so that nothing in it is lost between two of them.
+        self.shelf = shelf
+        self.input = input
         # The last send and how much of it was written, so that a client that repeats it after a
         # crash has none of it typed twice. Less than 0: the worker died in the very write.
         self.token = token
@@ -289,6 +295,15 @@ class Guard:
             self._launching = handle
             self._launched_clock, *shape = details
             self._coming = _held(shape, ancillary)
+        elif what == "relaunching":
+            self._launching = handle
+            self._launched_clock, *shape = details
+            self._coming = _held(shape, ancillary)
+            if held is not None:
+                self._coming.token, self._coming.sent = held.token, held.sent
+                for fd in held.descriptors():
+                    os.close(fd)
+            self.table[handle] = self._coming  # which stays, whatever comes of it
         elif what == "failed":
             self._give_up()
         elif what == "held":
@@ -374,10 +389,11 @@ class Guard:
         self.table[handle] = self._coming
 
     def _give_up(self) -> None:
-        """What was being launched never was."""
-        self._launching = ""
-        for fd in self._coming.descriptors():
-            os.close(fd)
+        """What was being launched never was; a runner that was is launched again."""
+        handle, self._launching = self._launching, ""
+        if self.table.get(handle) is not self._coming:
+            for fd in self._coming.descriptors():
+                os.close(fd)
 
 
 def _held(shape: list[int], ancillary: list[tuple[int, int, bytes]]) -> Held:

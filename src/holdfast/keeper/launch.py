@@ -8,10 +8,14 @@ so the worker, which has one thread, takes on the caller's for the moment of the
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import resource
 import signal
+import socket
 import stat
+import termios
+import tty
 
 from .._errors import BadDirectory, NotExecutable, SpawnError
 from .._kernel import MARK, make_tank
@@ -23,19 +27,21 @@ from . import clone
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .contain import Plan
+    from .guard import Held
 
     Action = tuple[int, int, int] | tuple[int, int, str, int, int]
 
+SHELF = 3
 _RESET = [signal.SIGPIPE, signal.SIGXFSZ]
 
 
 class Ends:
     """The descriptors of one launch: ours to keep, and the child's to close after the start."""
 
-    __slots__ = ("out", "err", "stdin", "tty", "tank", "_theirs")
+    __slots__ = ("out", "err", "stdin", "tty", "tank", "shelf", "input", "_theirs")
 
     def __init__(self) -> None:
-        self.out = self.err = self.stdin = self.tty = self.tank = -1
+        self.out = self.err = self.stdin = self.tty = self.tank = self.shelf = self.input = -1
         self._theirs: list[int] = []
 
     def give(self, fd: int) -> int:
@@ -49,7 +55,15 @@ class Ends:
 
     def close_all(self) -> None:
         self.close_theirs()
-        for fd in (self.out, self.err, self.stdin, self.tty, self.tank):
+        for fd in (
+            self.out,
+            self.err,
+            self.stdin,
+            self.tty,
+            self.tank,
+            self.shelf,
+            self.input,
+        ):
             if fd >= 0:
                 os.close(fd)
 
@@ -96,8 +110,11 @@ def make_ends(store: Store, record: Record) -> tuple[Ends, list[Action]]:
     """Make FIFOs and stdin, or a terminal; returns what to keep and the child's file actions."""
     ends = Ends()
     try:
+        if record.runner is not None:
+            ends.shelf = make_shelf()
         if record.mode == "pty":
-            return ends, _terminal(ends, record)
+            make_terminal(ends, record)
+            return ends, _at_terminal(record) + _with_shelf(ends.shelf)
         reader, theirs = _fifo(store, store.home.fifo(record.handle))
         ends.out = reader
         actions: list[Action] = [(os.POSIX_SPAWN_DUP2, ends.give(theirs), 1)]
@@ -110,16 +127,53 @@ def make_ends(store: Store, record: Record) -> tuple[Ends, list[Action]]:
         if record.stdin:
             theirs, ends.stdin = os.pipe2(os.O_CLOEXEC)
             os.set_blocking(ends.stdin, False)
-            actions.append((os.POSIX_SPAWN_DUP2, ends.give(theirs), 0))
+            actions.append((os.POSIX_SPAWN_DUP2, theirs, 0))
+            if record.runner is None:
+                ends.give(theirs)
+            else:
+                ends.input = theirs  # for the next one too
         else:
             actions.append((os.POSIX_SPAWN_DUP2, 0, 0))  # our own stdin is /dev/null
     except BaseException:
         ends.close_all()
         raise
-    return ends, actions
+    return ends, actions + _with_shelf(ends.shelf)
 
 
-def _terminal(ends: Ends, record: Record) -> list[Action]:
+def make_ends_again(store: Store, record: Record, held: Held) -> tuple[Ends, list[Action]]:
+    """The same for the next runner of a process, of what is held already."""
+    ends = Ends()
+    if record.mode == "pty":
+        return ends, _at_terminal(record) + _with_shelf(held.shelf)
+    try:
+        out = ends.give(open_writer(store.home.fifo(record.handle)))
+        err = out
+        if record.err_log is not None:
+            err = ends.give(open_writer(store.home.fifo(record.handle, "stderr")))
+    except BaseException:
+        ends.close_all()
+        raise
+    if held.input >= 0:
+        os.set_blocking(held.input, True)  # as the first one found it
+    actions: list[Action] = [(os.POSIX_SPAWN_DUP2, max(0, held.input), 0)]
+    actions += [(os.POSIX_SPAWN_DUP2, out, 1), (os.POSIX_SPAWN_DUP2, err, 2)]
+    return ends, actions + _with_shelf(held.shelf)
+
+
+def make_shelf() -> int:
+    """A socket connected to itself: what is sent to it lies there until it is taken."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as shelf:
+        shelf.bind("")
+        shelf.connect(shelf.getsockname())
+        # Not the number that it has in a runner: that one must not be closed there.
+        return fcntl.fcntl(shelf, fcntl.F_DUPFD_CLOEXEC, SHELF + 1)
+
+
+def _with_shelf(shelf: int) -> list[Action]:
+    return [(os.POSIX_SPAWN_DUP2, shelf, SHELF)] if shelf >= 0 else []
+
+
+def make_terminal(ends: Ends, record: Record) -> None:
     ends.out, ends.tty = os.openpty()  # neither is inherited
     ends.stdin = os.dup(ends.out)
     os.set_blocking(ends.out, False)
@@ -127,8 +181,15 @@ def _terminal(ends: Ends, record: Record) -> list[Action]:
     record.tty = os.ttyname(ends.tty)
     set_size(ends.tty, *record.size or (80, 24))
     set_utf8(ends.tty)
-    # A session leader without a terminal that opens one gets it as its controlling terminal.
-    opened = (os.POSIX_SPAWN_OPEN, 0, record.tty, os.O_RDWR, 0)
+    if record.runner is not None:
+        tty.setraw(ends.tty, termios.TCSANOW)
+
+
+def _at_terminal(record: Record) -> list[Action]:
+    # A session leader without a terminal that opens one gets it as its controlling terminal. Not so
+    # a runner: what it runs has one of its own, which must not hang up when this one does.
+    flags = os.O_RDWR | (0 if record.runner is None else os.O_NOCTTY)
+    opened = (os.POSIX_SPAWN_OPEN, 0, record.tty or "", flags, 0)
     return [opened, (os.POSIX_SPAWN_DUP2, 0, 1), (os.POSIX_SPAWN_DUP2, 0, 2)]
 
 
@@ -136,12 +197,22 @@ def _fifo(store: Store, path: str) -> tuple[int, int]:
     store.make_fifo(path)
     # Read-write for the child: with a reader of its own the FIFO never breaks, it only fills. Ours
     # is opened second, so that it never sees an end before there was a beginning.
-    theirs = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    theirs = open_writer(path)
     try:
         return open_reader(path), theirs
     except BaseException:
         os.close(theirs)
         raise
+
+
+def make_reader(store: Store, path: str) -> int:
+    store.make_fifo(path)
+    return open_reader(path)
+
+
+def open_writer(path: str) -> int:
+    """The process's end of a FIFO."""
+    return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
 
 
 def open_reader(path: str) -> int:
@@ -164,7 +235,7 @@ def start(
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         try:
-            os.chdir(record.cwd)
+            os.chdir(record.cwd if record.runner is None else "/")
         except OSError as error:
             raise BadDirectory(
                 f"cannot use {record.cwd!r} as working directory: {error.strerror}"

@@ -493,6 +493,13 @@ class Pump:
             waiting -= moved
         return True
 
+    @property
+    def behind(self) -> int | None:
+        """How much there is that the log could not take; None if the kernel does not say."""
+        if self._tank >= 0:
+            return None if self.blocked else 0
+        return len(self._held_back) + _waiting(self.fd)
+
     def close(self) -> None:
         self._loop.floods -= self._grown
         if self._rest is not None:

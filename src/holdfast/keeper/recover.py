@@ -13,7 +13,7 @@ import signal
 from .. import _cgroup, _kernel
 from .._errors import NotFound, StoreError
 from .._model import ExitNote, Record, signal_number
-from . import adopt
+from . import adopt, runner
 from .journal import say
 
 TYPE_CHECKING = False
@@ -56,7 +56,8 @@ def recover(worker: Worker) -> None:
     worker.shelf.prune()
     in_use = {child.record.session for child in worker.children.values()}
     worker.shelf.prune_sessions(in_use | worker.agents.sessions() | worker.leases.sessions())
-    worker.containment.clean_up()
+    running = [child.record for child in worker.children.values()]
+    worker.containment.clean_up(path for record in running for path in record.cgroups)
     worker.tell("recovered")
 
 
@@ -87,16 +88,19 @@ def _running(worker: Worker, record: Record, held: Held | None) -> None:
             _cgroup.remove(record.cgroups)
             return
         held = adopt.find(worker.home, record) if note is None else None
+        adopted = held is not None
         if held is None:
             held = adopt.readers_only(worker.home, record)
-        else:
+        if record.runner is not None and record.boot_id == _kernel.boot_id():
+            runner.mend(worker.store, record, held)
+        if adopted and held.pidfd >= 0:
             worker.hold(handle, held)
             say(f"adopted {handle}, pid {held.pid}")
             if record.mode == "pty":
                 record.notes.append("its terminal was lost when the keeper was killed")
                 record.attach = None
                 worker.save(record)
-    if nameless and held.pid:
+    if held.pid not in (0, record.pid):
         # A worker died between making the process and writing down its pid.
         record.pid, record.start_time = held.pid, _kernel.start_time(held.pid)
         worker.save(record)
@@ -108,19 +112,23 @@ def _running(worker: Worker, record: Record, held: Held | None) -> None:
     if in_tmux:
         worker.tmux.take_up(child)
     # Of a process that cannot be found nothing is looked for: its pid may be anybody's by now.
-    found_again = held.pidfd >= 0 or (note is not None and record.boot_id == _kernel.boot_id())
+    known = note is not None or record.runner is not None
+    found_again = held.pidfd >= 0 or (known and record.boot_id == _kernel.boot_id())
+    alive = held.pidfd >= 0 and note is None
     stopping = worker.stopping(child) if record.stop is not None and found_again else None
     if in_tmux and (note is not None or held.pidfd < 0):
         worker.tmux.take_up_dead(child)  # whose pane may know more
+        return
+    if alive:
+        child.watch_end()
     elif note is not None:
         child.settle_strange()
-    elif held.pidfd < 0:
-        child.settle_lost()
     else:
-        child.watch_end()
+        child.settle_lost()
+    if child.note is None:  # alive, or a runner that was started again
         worker.set_deadline(child)
         worker.watching.take_up(child)
-        if stopping is not None and record.stop is not None:
+        if alive and stopping is not None and record.stop is not None:
             stopping.begin(signal_number(record.stop.signal) or signal.SIGTERM)
 
 

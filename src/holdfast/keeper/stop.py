@@ -17,6 +17,7 @@ who runs: what is at its limit of processes could else fork as fast as it is kil
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
@@ -32,8 +33,9 @@ if TYPE_CHECKING:
     from .child import Child
     from .loop import Loop, Timer
 
-_LOOK_FIRST, _LOOK_EVERY = 0.001, 0.01
+_LOOK_FIRST, _LOOK_EVERY, _LOOK_AGAIN = 0.001, 0.01, 0.1
 _FORCED_PATIENCE = 2.0
+_RUNNER_PATIENCE = 15.0
 _IGNORED_AGAIN = 0.2
 _HOLD_ROUNDS = 10
 _QUIET_LOOKS = 3
@@ -43,13 +45,14 @@ _MOST_TOLD = 100
 class Told:
     """What was done to whom, for the receipt."""
 
-    __slots__ = ("_done", "_seen", "forced", "signalled")
+    __slots__ = ("_done", "_seen", "forced", "signalled", "why")
 
     def __init__(self) -> None:
         self._done: dict[int, dict[str, Any]] = {}
         self._seen: set[tuple[int, int]] = set()
         self.signalled = 0
         self.forced = False
+        self.why = ""  # somebody is left, where that is not seen by looking
 
     def add(self, found: _kernel.Stat, number: int) -> None:
         if (found.pid, number) in self._seen:
@@ -63,7 +66,7 @@ class Told:
     def receipt(self, left: list[_kernel.Stat], already_ended: bool) -> dict[str, Any]:
         for found in left:
             entry = self._done.setdefault(found.pid, {"pid": found.pid, "name": found.name})
-            entry["survived"] = _why(found)
+            entry["survived"] = self.why or _why(found)
         return {
             "signalled": self.signalled,
             "forced": self.forced,
@@ -96,6 +99,13 @@ class Left:
         self.pid = pid  # of its process group and session, or 0 if that may be somebody else's now
         self.born = record.start_time or 0
         self.groups = record.cgroups
+
+    def notice_another(self) -> None:
+        """Its pid is free for others when nobody is left in its group and session."""
+        if self.pid and self.born:
+            found = _kernel.stat(self.pid)
+            if found is not None and found.start_time != self.born:
+                self.pid = 0
 
 
 class Clearing:
@@ -135,6 +145,14 @@ class Clearing:
         self._kill_clock = min(self._kill_clock, kill_clock)
 
     def look(self) -> None:
+        try:
+            self._look()
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+                raise
+            self._loop.after(_LOOK_AGAIN, self.look)
+
+    def _look(self) -> None:
         if self.told.forced and not _cgroup.empty(self._groups):
             found = _living(_cgroup.members(self._groups))  # enough, as long as they die
         else:
@@ -231,19 +249,39 @@ class Stopping:
         signal_group(self._child, signal.SIGCONT)
         self._timer = self._loop.at(stop.kill_clock, self._force)
 
-    def _tell(self, number: int) -> None:
-        found = _kernel.stat(self._child.held.pid)
-        if found is not None:
-            self._told.add(found, number)
+    def _tell(self, number: int, *, everybody: bool = False) -> None:
+        """Who is about to be signalled: its process group, or everybody in its control group."""
+        record, pid = self._child.record, self._child.held.pid
+        try:
+            if record.cgroups:
+                found = _living(_cgroup.members(record.cgroups))
+            else:
+                found = leftovers([Left(record, pid)])
+        except OSError:
+            return  # no descriptor to look with; the signal needs none
+        for each in sorted(found, key=lambda each: each.pid != pid):
+            if each.group == pid or (everybody and record.cgroups):
+                self._told.add(each, number)
 
     def _hang_up_if_ignored(self, number: int) -> None:
         """A shell at its prompt ignores SIGTERM; it ends, and its jobs, when it is hung up on."""
         if self._child.note is not None or self._child.stopping is not self:
             return
-        if _kernel.ignores(self._child.held.pid, number):
+        if any(_kernel.ignores(pid, number) for pid in self._at_terminal()):
             signal_group(self._child, signal.SIGHUP)
         else:  # perhaps it was just not at its prompt
             self._loop.after(_IGNORED_AGAIN, lambda: self._hang_up_if_ignored(number))
+
+    def _at_terminal(self) -> list[int]:
+        """Who got the signal there: the process, or what a runner runs, which is below an init."""
+        record = self._child.record
+        if record.runner is None:
+            return [self._child.held.pid]
+        from .._container import Container
+
+        container = Container.of_record(record)
+        pid = None if container is None else container.pid
+        return [] if pid is None else [pid, *_kernel.children(pid)]
 
     def hasten(self, kill_clock: float) -> None:
         """A later, more impatient stop moves the force forward, never back."""
@@ -263,13 +301,30 @@ class Stopping:
         if child.note is not None:
             return
         self._told.forced = True
-        self._tell(signal.SIGKILL)
+        self._tell(signal.SIGKILL, everybody=True)
         if child.record.cgroups:
-            for found in _living(_cgroup.members(child.record.cgroups)):
-                if found.pid != child.held.pid:
-                    self._told.add(found, signal.SIGKILL)
             _cgroup.kill(child.record.cgroups)
         signal_group(child, signal.SIGKILL)
+        if child.record.runner is not None:
+            self._timer = self._loop.after(_RUNNER_PATIENCE, self._give_up)
+
+    def runner_begun(self) -> None:
+        """Its runner was started again, and was told of the stop."""
+        stop = self._child.record.stop
+        assert stop is not None
+        self._cancel()
+        if stop.kill_clock > time.monotonic():
+            self._timer = self._loop.at(stop.kill_clock, self._force)
+        else:
+            self._told.forced = True
+            self._timer = self._loop.after(_RUNNER_PATIENCE, self._give_up)
+
+    def _give_up(self) -> None:
+        """Even by force its runner could not end what it runs: it is still at it."""
+        self._timer = None
+        found = _kernel.stat(self._child.held.pid)
+        self._told.why = "it has not ended what it runs yet, and goes on trying"
+        self._finish([] if found is None else [found])
 
     def process_ended(self) -> None:
         """The process is gone; see to what it left behind."""
@@ -295,6 +350,8 @@ class Stopping:
 
 def signal_group(child: Child, number: int) -> None:
     """Signal the process and its group, if the process is still the one we started."""
+    if child.held.pidfd < 0:
+        return  # between two runners
     if _kernel.send_group_signal(child.held.pidfd, number):
         return
     # Until it is reaped its pid, and so its group's id, cannot be anybody else's. A child of ours
@@ -318,6 +375,8 @@ def _living(pids: list[int]) -> list[_kernel.Stat]:
 
 def leftovers(lefts: list[Left], *, orphans: bool = False) -> list[_kernel.Stat]:
     """Living processes that ended processes left behind; or those that came to us as orphans."""
+    for left in lefts:
+        left.notice_another()
     numbers = {left.number: left for left in lefts}
     handles = {left.handle for left in lefts}
     # Of what has a group, or ended long ago, only those marks tell that cannot be washed off.

@@ -20,8 +20,10 @@ End: see `pane_end`.
 from __future__ import annotations
 
 import os
+import select
 import shlex
 import signal
+import socket
 import sys
 import time
 
@@ -54,6 +56,7 @@ _SOON = 0.005
 _LATER = 1.0
 _AGAIN = 0.05
 _TRIES = 5
+_GOING = 0.3
 _SERVER_GOING = (b"server exited", b"lost server", b"no server running", b"error connecting")
 _HISTORY = 5000
 _BEREAVED = "its tmux server or session was ended from outside, and its terminal with it"
@@ -316,6 +319,23 @@ class Tmux:
                 child = self._worker.children.get(handle)
                 if child is not None and not child.exited():
                     self.bereaved(child)
+
+    def leave(self) -> None:
+        """Remove the socket that a server leaves behind; a person's own may still be there."""
+        poll = select.poll()
+        for pidfd in self._servers.values():
+            poll.register(pidfd, select.POLLIN)
+        poll.poll(_GOING * 1000 if self._servers else 0)
+        os.chdir(self._worker.home.path)  # the way to a socket whose path is too long
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+                probe.connect("tmux.sock")
+        except ConnectionRefusedError:
+            os.unlink("tmux.sock")
+        except OSError:
+            pass  # there is none
+        finally:
+            os.chdir("/")
 
     def bereaved(self, child: Child) -> None:
         """Most end by the hangup; those that do not go on, and can still be waited for."""

@@ -35,7 +35,7 @@ from .._start import keeper_program
 from .._tmux import session_name
 from .._version import __version__
 from .._watches import MOST_WATCHES, begun, checked
-from . import agents, launch
+from . import agents, launch, runner
 from .child import Child, clear_log, log_writer
 from .connection import Connection
 from .journal import say
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     Answer = dict[str, Any]
 
 # Understood from clients of any protocol: the way out of a mismatch.
-ALWAYS_ALLOWED = frozenset({"status", "restart", "quit"})
 _FOR_EVER = 1e10  # seconds; three hundred years
 
 
@@ -92,6 +91,11 @@ class Verbs:
         argv, env, cwd, umask = m["argv"], m["env"], m["cwd"], m["umask"]
         mode = m["mode"]
         launch.check_directory(cwd)
+        by = None if m.get("runner") is None else runner.checked(m["runner"])
+        if by is not None:
+            argv, env, umask = by["argv"], by["env"], 0o077
+            if mode == "tmux" or m.get("sandbox") is not None:
+                raise BadRequest(f"what runs in {by['kind']} has no tmux and no sandbox here")
         program = launch.find_program(argv, env, cwd)
         watches = _watches(m.get("watches") or [], 2 if m["stderr"] == "separate" else 1)
         record = Record(
@@ -119,6 +123,8 @@ class Verbs:
             max_finished=m["max_finished"],
             boot_id=_kernel.boot_id(),
             sandbox=m.get("sandbox"),
+            runner=None if by is None else {"kind": by["kind"], "argv": argv, "starts": []},
+            docker=m.get("docker"),
             ends_with=worker.ends_with,
             notes=list(m["notes"]),
             watches=watches,
@@ -128,13 +134,24 @@ class Verbs:
             record.check()
         except StoreError as error:
             raise BadRequest(str(error)) from None
-        plan = worker.containment.plan(record, m.get("containment", "auto"), _limits(m))
+        limits = _limits(m)
+        if record.runner is not None:  # which sees to them itself
+            record.runner["starts"].append(record.started_clock)
+            set_by = {"by": record.runner["kind"]}
+            given = {name: limit for name, limit in limits.items() if limit is not None}
+            record.limits = {name: {"limit": limit, **set_by} for name, limit in given.items()}
+            limits = {}
+        plan = worker.containment.plan(record, m.get("containment", "auto"), limits)
         if record.sandbox is not None:
-            if os.path.samefile(cwd, "/"):
+            root = record.sandbox.get("root") or cwd
+            launch.check_directory(root)
+            if os.path.samefile(root, "/"):
                 raise BadDirectory("a sandbox in / would have nothing that is closed; give a cwd")
             bwrap, plan.ignored = record.sandbox.pop("program"), _sandbox.IGNORED
             network = record.sandbox["network"]
-            argv = _sandbox.arguments(bwrap, program, argv, cwd, worker.home.path, network)
+            argv = _sandbox.arguments(
+                bwrap, program, argv, cwd, worker.home.path, network, root, env
+            )
             program = bwrap
         try:
             worker.store.create(record)
@@ -186,6 +203,7 @@ class Verbs:
     ) -> None:
         child = self.worker.children.get(handle)
         record = self.worker.store.load(handle) if child is None else child.record
+        self.worker.store.add_runner(record)
         if record.session != session:
             raise BadRequest("this handle is taken; choose another one")
         connection.answer(number, {"record": record.to_json()})
@@ -215,6 +233,7 @@ class Verbs:
         record = self.worker.store.load(handle) if child is None else child.record
         if connection.session not in (None, record.session):
             raise not_found(handle)
+        self.worker.store.add_runner(record)
         return record, child
 
     def _find_running(self, connection: Connection, handle: object) -> Child:
@@ -313,7 +332,11 @@ class Verbs:
         return {"sizes": child.record.sizes}
 
     def verb_signal(self, connection: Connection, number: int, m: Message) -> Answer:
-        signal_group(self._find_running(connection, m["handle"]), _signal(m["signal"]))
+        child, number = self._find_running(connection, m["handle"]), _signal(m["signal"])
+        if child.record.runner is not None:
+            runner.send_signal(self.worker, child, number)
+        else:
+            signal_group(child, number)
         return {}
 
     def verb_kill(self, connection: Connection, number: int, m: Message) -> Answer | None:
@@ -322,6 +345,7 @@ class Verbs:
         self._cancel_start(connection, m["handle"])
         record, child = self._find(connection, m["handle"])
         if child is not None:
+            runner.check_signal(record, polite)
             self.worker.stop(child, "killed", f"pid {connection.pid}", polite, grace)
         self._when_stopped(connection, number, record, child, grace, lambda receipt: receipt)
         return None
@@ -349,10 +373,6 @@ class Verbs:
         def done(receipt: Answer) -> None:
             finish({"record": record.to_json(), **receipt})
 
-        def ended(record: Record) -> None:
-            # Once its end is told too, which comes after those who wait for it.
-            self.worker.loop.after(0.0, lambda: finish(_ended_already(record)))
-
         stopping = None if child is None else child.stopping
         if stopping is not None:
             stopping.when_done(done)
@@ -360,8 +380,8 @@ class Verbs:
         elif child is None or child.note is not None:
             self.worker.clear([record], grace, done)
         else:
-            child.waiters.append(ended)
-            connection.later(number, lambda: child.stop_waiting(ended))
+            self.worker.clear_at_end(child, grace, done)
+            connection.later(number, lambda: None)
 
     def verb_clear(self, connection: Connection, number: int, m: Message) -> Answer:
         record, child = self._find(connection, m["handle"])
@@ -379,6 +399,8 @@ class Verbs:
         record, child = self._find(connection, m["handle"])
 
         def removed(receipt: Answer) -> Answer:
+            if record.running:
+                raise KeeperError(f"{record.handle} could not be stopped in time; try again later")
             if child is not None:
                 self.worker.delivery.settle(child)
             self.worker.delivery.acknowledge(record.session, [end_event_id(record.handle)])
@@ -466,7 +488,7 @@ class Verbs:
         """Stop some, and end what those that ended before left behind."""
         receipts: list[Answer] = []
         waits: list[Callable[[], None]] = []  # how to stop waiting for each
-        clearing = bool(ended_before)
+        clearing = False
 
         def done(child: Child, receipt: Answer) -> None:
             receipts.append({"record": child.record.to_json(), **receipt})
@@ -483,9 +505,6 @@ class Verbs:
             if len(receipts) == len(waits) and not clearing:
                 connection.answer(number, {"receipts": receipts})
 
-        def ended(child: Child, record: Record) -> None:
-            done(child, _ended_already(record))
-
         for child in children:
             self.worker.stop(child, reason, f"pid {connection.pid}", polite, grace)
             if child.stopping is not None:
@@ -493,9 +512,11 @@ class Verbs:
                 child.stopping.when_done(stopped)
                 waits.append(partial(child.stopping.forget, stopped))
             elif child.note is None:  # ended by itself, with its last output on its way
-                settled = partial(ended, child)
-                child.waiters.append(settled)
-                waits.append(partial(child.stop_waiting, settled))
+                self.worker.clear_at_end(child, grace, partial(done, child))
+                waits.append(lambda: None)
+            else:
+                ended_before.append(child.record)
+        clearing = bool(ended_before)
         if not waits and not clearing:
             return {"receipts": []}
 
@@ -689,14 +710,3 @@ def _signal(name: object) -> int:
 def _agent_answer(record: AgentRecord | None) -> Answer:
     """None: that registration is over, and its name another one's."""
     return {"agent": None if record is None else record.to_json()}
-
-
-def _ended_already(record: Record) -> Answer:
-    return {
-        "record": record.to_json(),
-        "signalled": 0,
-        "forced": False,
-        "survivors": [],
-        "already_ended": True,
-        "processes": [],
-    }

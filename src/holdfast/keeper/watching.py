@@ -91,6 +91,11 @@ class Watching:
         if self._pid and child.record.handle in self._watched:
             self._tell({"sizes": child.record.handle, "to": child.record.sizes})
 
+    def moved(self, child: Child) -> None:
+        """It has another pid."""
+        if self._pid and child.record.handle in self._watched:
+            self._tell({"moved": child.record.handle, "to": child.record.pid})
+
     def drop(self, child: Child) -> None:
         """It has ended."""
         handle = child.record.handle
@@ -375,6 +380,7 @@ class Watching:
                 "pid": record.pid,
                 "mode": record.mode,
                 "tty": record.tty,
+                "docker": record.docker is not None,
                 "log": record.log,
                 "head": home.head(record.handle),
                 "err_log": record.err_log,

@@ -25,7 +25,7 @@ from .._model import ExitNote, Record, Stop, rfc3339, signal_name
 from .._place import ends_with
 from .._start import keeper_program
 from .._version import __version__
-from . import launch
+from . import launch, runner
 from .agents import Agents
 from .child import Child
 from .connection import Connection
@@ -42,7 +42,7 @@ from .renew import renew
 from .shelf import Shelf, open_long_logs, shred
 from .stop import Clearing, Left, Stopping, Told
 from .tmux import Tmux
-from .verbs import ALWAYS_ALLOWED, Verbs, seconds, translated
+from .verbs import Verbs, seconds, translated
 from .watching import Watching
 
 TYPE_CHECKING = False
@@ -154,7 +154,12 @@ class Worker:
         self._reap = None
         own = {child.held.pid for child in self.children.values() if child.mine}
         own |= self.helpers.pids | self.watching.pids
-        for pid in _kernel.children():
+        try:
+            children = _kernel.children()
+        except OSError:  # no descriptor to be had
+            self._reap = self.loop.after(_ACCEPT_AGAIN, self._reap_strangers)
+            return
+        for pid in children:
             if pid not in own:
                 try:
                     os.waitpid(pid, os.WNOHANG)
@@ -213,7 +218,7 @@ class Worker:
             connection.close()
             return
         try:
-            if connection.limited and verb not in ALWAYS_ALLOWED:
+            if connection.limited and verb not in _wire.ALWAYS_ALLOWED:
                 raise KeeperError("another protocol; run `holdfast keeper restart`", version=True)
             answer = self._verbs.named(verb)(connection, number, message)
         except HoldfastError as error:
@@ -289,6 +294,7 @@ class Worker:
             guarded=guarded,
             memory_kills=self._memory_kills,
             on_death=self.tmux.process_died,
+            starts_again=lambda child, note: runner.died(self, child, note),
             on_end=self._ended,
             on_quiet=self.let_go_if_quiet,
             on_limit=lambda child: self.stop(child, "log_limit", "keeper"),
@@ -315,7 +321,17 @@ class Worker:
             plan.give_up()
             self.store.delete(handle)
             raise
-        held = Held(0, -1, ends.out, ends.err, ends.stdin, ends.tty, ends.tank)
+        held = Held(
+            0,
+            -1,
+            ends.out,
+            ends.err,
+            ends.stdin,
+            ends.tty,
+            ends.tank,
+            ends.shelf,
+            ends.input,
+        )
         told = False
         try:
             self._channel.hand_over("launching", handle, held)
@@ -335,6 +351,37 @@ class Worker:
         child = self.add_child(record, held, mine=True)
         self.hold(handle, Held(pid, held.pidfd))  # the rest of it went ahead
         return child
+
+    def relaunch(self, child: Child, argv: list[str], env: dict[str, str]) -> None:
+        """Start the next runner of a process whose last one is buried."""
+        record, held = child.record, child.held
+        plan = self.containment.again(record)
+        self.save(record)
+        plan.make()
+        try:
+            self._channel.hand_over("relaunching", record.handle, held)
+        except OSError:
+            self.become_guard(keeper_program())
+        try:
+            ends, actions = launch.make_ends_again(self.store, record, held)
+            try:
+                program = launch.find_program(argv, env, "/")
+                nofile = self.guard.nofile
+                pid = launch.start(program, argv, env, record, actions, 0o077, nofile, plan)
+            finally:
+                ends.close_theirs()
+        except BaseException:
+            self.tell("failed", record.handle)
+            raise
+        held.pid, held.pidfd = pid, os.pidfd_open(pid)
+        child.mine = True
+        self.hold(record.handle, Held(pid, held.pidfd))
+        record.pid, record.start_time = pid, _kernel.start_time(pid)
+        self.save(record)
+        child.watch_end()
+        self.watching.moved(child)
+        if child.stopping is not None:
+            child.stopping.runner_begun()
 
     def launched(self, child: Child) -> None:
         """The caller has its handle, the guard the descriptors; now the rest."""
@@ -390,6 +437,8 @@ class Worker:
             say(f"nobody came back to session {session!r}: stopping {len(children)} processes")
         for child in children:
             self.stop(child, "lease_ended", "keeper")
+            if child.stopping is None and child.note is None:
+                self.clear_at_end(child)
         self.clear([record for record in self.ended(session) if not record.keep])
 
     def ended(self, session: str | None) -> list[Record]:
@@ -428,6 +477,20 @@ class Worker:
         clock = time.monotonic() + (longest if grace is None else grace)
         Clearing(self.loop, lefts, clock, told, cleared).look()
 
+    def clear_at_end(
+        self,
+        child: Child,
+        grace: float | None = None,
+        done: Callable[[dict[str, Any]], None] | None = None,
+    ) -> None:
+        """It ended by itself before it could be stopped, with its last output on its way."""
+
+        def ended(record: Record) -> None:
+            # Once its end is told too, which comes after those who wait for it.
+            self.loop.after(0.0, lambda: self.clear([record], grace, done))
+
+        child.waiters.append(ended)
+
     def stop(
         self,
         child: Child,
@@ -445,7 +508,10 @@ class Worker:
             return
         if child.exited():
             child.settle_if_exited()  # it ended by itself a moment ago, and that stands
-            return
+            if child.note is not None or record.runner is None:
+                return
+        if record.runner is not None and polite not in (*runner.PASSED_ON, signal.SIGKILL):
+            polite = signal.SIGTERM
         record.stop = Stop(reason, by, signal_name(polite), now, now + grace)
         self.save(record)
         self.stopping(child).begin(polite)
@@ -456,6 +522,12 @@ class Worker:
         return child.stopping
 
     def _stopped(self, child: Child, receipt: dict[str, Any]) -> None:
+        if child.note is None:
+            note = f"{runner.what(self.store, child.record)} could not be ended in time"
+            if note not in child.record.notes:
+                child.record.notes.append(note)
+            self.save(child.record)
+            return
         if receipt["survivors"]:
             names = ", ".join(str(pid) for pid in receipt["survivors"])
             child.record.notes.append(f"still alive after the kill: pid {names}")
@@ -478,9 +550,9 @@ class Worker:
         self.let_go_if_quiet(child)
 
     def release_terminal(self, child: Child) -> None:
-        """Its terminal goes when nobody else holds it any more."""
-        if child.release_terminal():
-            self.tell("closed", child.record.handle, "tty")
+        """Its terminal goes when nobody else holds it any more; what its runner had goes too."""
+        if names := child.release_ends():
+            self.tell("closed", child.record.handle, *names)
             self._channel.nudge()  # its terminal hangs up when the guard has let go of it too
 
     def let_go_if_quiet(self, child: Child) -> None:
@@ -534,6 +606,7 @@ class Worker:
         try:
             if os.path.samestat(os.stat(self.home.lock), os.fstat(self.guard.lock)):
                 os.unlink(self.home.socket)
+                self.tmux.leave()
         except FileNotFoundError:
             pass
         self.containment.clean_up(going=True)

@@ -11,7 +11,7 @@ holds the same session again.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .._client import Client, make_config
 from .._config import UNSET
@@ -23,7 +23,7 @@ from ..tools import Toolset, load_dialect
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     from ..tools import Result
@@ -46,6 +46,7 @@ class Settings:
     on_exit: str | None = None  # "stop" or "grace"; None: as it ends
     channel: bool = False
     patience: float | None = None
+    confinement: Mapping[str, Any] = field(default_factory=dict)  # as a Toolset takes it
 
 
 class SteadyLink(AsyncioLink):
@@ -93,7 +94,10 @@ class Session:
     @property
     def tools(self) -> Toolset:
         if self._tools is None:
-            self._tools = Toolset(self.client, self._settings.dialect, adoption=True)
+            settings = self._settings
+            self._tools = Toolset(
+                self.client, settings.dialect, adoption=True, **settings.confinement
+            )
         return self._tools
 
     async def call(

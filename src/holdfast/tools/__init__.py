@@ -14,16 +14,20 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+from dataclasses import replace
 
 from .._client import Client
+from .._config import UNSET
 from .._errors import BadRequest, HoldfastError
 from .._link import run
 from .._sync import SyncClient
+from ._confinement import Confinement
 from ._schema import check
-from ._tool import Call, Reply, Result
+from ._tool import Call, Reply, Result, published
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
     from .._model import Event
@@ -54,12 +58,29 @@ class Toolset:
     """The tools of one dialect over a client; made for one conversation, the client's session.
 
     With `adoption`, the first answer tells of what lost sessions of the same directory left behind,
-    and a tool `adopt` takes it over. `options` are the dialect's own (DeepChat's configuration, for
-    example).
+    and a tool `adopt` takes it over.
+
+    With `docker` (an image, or as for `Client.spawn`) every command runs in a container, with
+    `sandbox` in a sandbox, whatever the dialect and whatever a model says; in the agent's
+    directory, which is all that they share with it. `memory`, `cpu`, `processes` and `files` are
+    the most that each may have.
+
+    `options` are the dialect's own (DeepChat's configuration, for example).
     """
 
     def __init__(
-        self, client: Client, dialect: str = "native", *, adoption: bool = False, **options: Any
+        self,
+        client: Client,
+        dialect: str = "native",
+        *,
+        adoption: bool = False,
+        docker: str | Mapping[str, Any] | None = None,
+        sandbox: bool | Mapping[str, Any] = False,
+        memory: Any = UNSET,
+        cpu: Any = UNSET,
+        processes: Any = UNSET,
+        files: Any = UNSET,
+        **options: Any,
     ) -> None:
         if not isinstance(client, Client):
             raise BadRequest(
@@ -68,12 +89,23 @@ class Toolset:
             )
         self.client = client
         self.dialect = _made(load_dialect(dialect), client, options)
-        self._tools: dict[str, Tool] = {tool.name: tool for tool in self.dialect.tools()}
+        self.dialect.confinement = confinement = Confinement(
+            client,
+            docker=docker,
+            sandbox=sandbox,
+            memory=memory,
+            cpu=cpu,
+            processes=processes,
+            files=files,
+        )
+        self._tools: dict[str, Tool] = {
+            tool.name: _confined(tool, confinement) for tool in self.dialect.tools()
+        }
         self._adoption: Adoption | None = None
         if adoption:
             from ._adoption import Adoption
 
-            self._adoption = Adoption(client)
+            self._adoption = Adoption(client, confinement)
             self._tools["adopt"] = self._adoption.tool()
         self._shown: dict[str, Event] = {}  # in an answer, and not acknowledged yet
         self._acknowledging: set[str] = set()  # of those
@@ -170,12 +202,20 @@ class Toolset:
             if room < 0 and told:
                 break
             self._shown[event.id] = event
-            told.append(_shown(event, text))
+            told.append({**_shown(event, text), **self._published(event)})
         if len(told) < len(fresh):
             left = len(fresh) - len(told)
             told.append({"type": "more", "text": f"{left} more events come with the next results"})
         if told:
             result.add_events(told)
+
+    def _published(self, event: Event) -> dict[str, Any]:
+        """Where the ports of the container are that it is about, as in every result."""
+        try:
+            record = self.client.store.load(event.handle) if event.handle else None
+        except HoldfastError:
+            return {}
+        return {} if record is None else published(record)
 
 
 class SyncToolset:
@@ -238,6 +278,13 @@ def _made(dialect: type[Dialect], client: Client, options: dict[str, Any]) -> Di
             ) from None
         its = f"it takes {', '.join(takes)}" if takes else "it takes none"
         raise BadRequest(f"dialect {dialect.name} has no option {odd[0]!r}; {its}") from None
+
+
+def _confined(tool: Tool, confinement: Confinement) -> Tool:
+    """With a word about where commands run."""
+    if not tool.starts or not confinement.words:
+        return tool
+    return replace(tool, description=f"{tool.description} {confinement.words}")
 
 
 def _parsed(arguments: dict[str, Any] | str | None, name: str) -> object:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .._client import Client
     from .._left_behind import LeftBehind
     from .._model import Record
+    from ._confinement import Confinement
     from ._tool import Call, Result
 
     Answer = dict[str, Any]
@@ -26,8 +27,9 @@ _COMMAND = 200
 class Adoption:
     """Tells of what was left behind, with the first answer, and takes it over."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, confinement: Confinement) -> None:
         self._client = client
+        self._confinement = confinement
         self._told = False  # it is in an answer, which may be lost
         self._over = False  # it was read, or there is nothing to tell
 
@@ -51,7 +53,7 @@ class Adoption:
         left = []
         if "left_behind" not in result and "adopted" not in result:
             try:
-                left = await self._client.left_behind()
+                left = await self._left()
             except HoldfastError:
                 return  # with the next answer then; this one is about something else
         self._told = True
@@ -65,12 +67,25 @@ class Adoption:
                 told.append({"text": more})
             result.add("left_behind", told, "\n".join(each["text"] for each in told))
 
+    async def _left(self) -> list[LeftBehind]:
+        return [left for left in await self._client.left_behind() if self._fits(left)]
+
+    def _fits(self, left: LeftBehind) -> bool:
+        """Whether none of its processes may do more than those that are started here."""
+        return all(self._confinement.covers(each) for each in left.records if each.running)
+
     async def adopt(self, call: Call, session: str | None = None) -> Answer:
         if session is None:
-            left = await self._client.left_behind()
-            return {"left_behind": [_told(each) for each in left if _matters(each)][-_LISTED:]}
+            found = await self._left()
+            return {"left_behind": [_told(each) for each in found if _matters(each)][-_LISTED:]}
         if not session:
             raise BadRequest("'session' of adopt must not be empty; without it you are told which")
+        for left in await self._client.left_behind():
+            if left.session == session and not self._fits(left):
+                raise BadRequest(
+                    f"what runs in session {session!r} is not confined as commands are here, so it "
+                    "cannot be taken over; the user can look after it with `holdfast ps`"
+                )
         processes = await self._client.adopt(session)
         return {
             "adopted": session,

@@ -89,10 +89,11 @@ class ClaudeTools:
                     "dangerouslyDisableSandbox": {
                         "type": "boolean",
                         "hidden": True,
-                    },  # there is none
+                    },  # there is none, or it cannot be left
                 },
                 ("command",),
                 title="Run a command",
+                starts=True,
             ),
             Tool(
                 "TaskOutput",
@@ -173,7 +174,7 @@ class ClaudeTools:
         else:
             patience = _milliseconds(timeout, *_FOREGROUND) / 1000
         # stderr in the same log: the file that the model is told of then has all of the output.
-        process = await self._client.spawn(
+        process = await self._shells.spawn(
             command, label=description[:1000], timeout=patience + limit
         )
         answer: Answer = {"stdout": "", "stderr": "", "interrupted": False}

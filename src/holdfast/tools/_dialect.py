@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ._confinement import Confinement
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -28,6 +30,7 @@ class Dialect:
 
     def __init__(self, client: Client) -> None:
         self.client = client
+        self.confinement = Confinement(client)
 
     def tools(self) -> list[Tool]:
         raise NotImplementedError
@@ -39,6 +42,10 @@ class Dialect:
     def notice(self, event: Event) -> str:
         """What a model is told of an event."""
         return event.text
+
+    async def spawn(self, command: str | list[str], **options: Any) -> Process:
+        """Start a command where and as the toolset has its commands run."""
+        return await self.confinement.spawn(command, **options)
 
     async def find(self, handle: str) -> Process:
         """The session's process with exactly this handle; NotFound for anything else."""

@@ -57,11 +57,14 @@ class Command:
         return [*self.words, *self.before_more, *more] if more else self.words
 
 
-def find_command(kind: Kind, directory: str) -> Command:
-    """How the project in `directory` is tested or built; Unavailable says what was looked for."""
+def find_command(kind: Kind, directory: str, *, contained: bool = False) -> Command:
+    """How the project in `directory` is tested or built; Unavailable says what was looked for.
+
+    What is `contained` runs where other programs are installed than here.
+    """
     if not os.path.isdir(directory):
         raise BadDirectory(f"there is no directory {directory!r}; give a 'cwd' that exists")
-    project = _Project(directory, kind)
+    project = _Project(directory, kind, contained)
     for found in project.commands():
         return found
     looked = "; ".join(project.misses) or f"there is no {_FILES}"
@@ -72,9 +75,10 @@ def find_command(kind: Kind, directory: str) -> Command:
 
 
 class _Project:
-    def __init__(self, directory: str, kind: Kind) -> None:
+    def __init__(self, directory: str, kind: Kind, contained: bool) -> None:
         self._directory = directory
         self._kind = kind
+        self._contained = contained
         self.misses: list[str] = []  # files that are there and do not help
 
     def commands(self) -> Iterator[Command]:
@@ -154,7 +158,7 @@ class _Project:
         for place in (".venv", "venv"):
             if self._has(f"{place}/bin/python"):
                 return f"{place}/bin/python"
-        return "python" if shutil.which("python") else "python3"
+        return "python" if shutil.which("python") and not self._contained else "python3"
 
     # -- Makefile ------------------------------------------------------------------------------
 

@@ -94,6 +94,8 @@ def _any_of(value: object, schemas: list[Schema], where: str, tool: str) -> Any:
             return _value(value, schema, where, tool)
         except BadRequest as error:
             last = error
+            if isinstance(value, dict) and schema.get("type") == "object":
+                raise  # which says what is wrong inside
     words = [_TYPES[each["type"]][0] for each in schemas if "type" in each]
     if len(words) == len(schemas):
         raise BadRequest(f"{where!r} of {tool} is {' or '.join(words)}, not {_shown(value)}")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .._client import Client
-    from .._model import Exit
+    from .._model import Exit, Record
     from .._process import Process
     from .._wait_for import Waited
     from ._schema import Schema
@@ -70,6 +70,11 @@ class Reply(dict[str, "Any"]):
         self.text = text
 
 
+def published(record: Record) -> dict[str, Any]:
+    """Where on this machine the ports of a container are: ``{"ports": {"3000": 49153}}``."""
+    return {"ports": record.ports} if record.ports else {}
+
+
 @dataclass(frozen=True, slots=True)
 class Tool:
     name: str
@@ -80,6 +85,7 @@ class Tool:
     title: str = ""
     reads: bool = False  # changes nothing
     destroys: bool = False  # may end something that cannot be begun again
+    starts: bool = False  # a command that a model gives
     hidden: bool = False  # can be called, but no model is told of it
     also: dict[str, str] = field(default_factory=dict)  # other names of arguments: the one for each
 

@@ -122,6 +122,7 @@ class ClaudeCode(Dialect):
                 },
                 ("command",),
                 title="Run a command",
+                starts=True,
             ),
             Tool(
                 "bash_output",
@@ -162,7 +163,7 @@ class ClaudeCode(Dialect):
         timeout: float = 0,
         description: str = "",
     ) -> Answer:
-        process = await self.client.spawn(
+        process = await self.spawn(
             command,
             cwd=cwd or None,
             label=description[:1000],

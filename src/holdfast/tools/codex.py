@@ -54,6 +54,8 @@ _QUIET = {
 }
 _NO_STDIN = "stdin is closed for this session; rerun exec_command with tty=true to keep stdin open"
 _NO_SANDBOX = "no effect: commands are not sandboxed here"
+_CLOSED = "leave out: what commands run in cannot be left"
+_ESCALATION = ("sandbox_permissions", "justification", "prefix_rule")
 
 _BUDGET: dict[str, Schema] = {
     "max_output_tokens": {
@@ -144,9 +146,10 @@ class Codex(Dialect):
                 "is still running after yield_time_ms goes on in the background: write_stdin polls "
                 "it or writes to it, and its end is told with a later result.",
                 self.exec_command,
-                _COMMAND,
+                self._arguments(),
                 ("cmd",),
                 title="Run a command",
+                starts=True,
                 destroys=True,
             ),
             Tool(
@@ -160,6 +163,12 @@ class Codex(Dialect):
                 destroys=True,
             ),
         ]
+
+    def _arguments(self) -> dict[str, Schema]:
+        if not self.confinement.words:
+            return _COMMAND
+        closed = {name: {**_COMMAND[name], "description": _CLOSED} for name in _ESCALATION}
+        return {**_COMMAND, **closed}
 
     def failure(self, error: HoldfastError, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
         text = str(error)
@@ -184,15 +193,20 @@ class Codex(Dialect):
         max_output_tokens: int = _TOKENS,
         shell: str = "",
         login: bool = True,
-        **sandbox: Any,
+        sandbox_permissions: str = "use_default",
+        **unused: Any,
     ) -> Reply:
         if not cmd.strip():
             raise BadRequest("missing command line for unified exec request")
+        if sandbox_permissions == "require_escalated" and self.confinement.words:
+            raise BadRequest(
+                "what commands run in cannot be left here; run it without sandbox_permissions"
+            )
         began = time.monotonic()
-        program = shell or self.client.config["shell"] or _environment.default_shell()
+        program = shell or self._shell
         handle = self._free_handle()
         try:
-            process = await self.client.spawn(
+            process = await self.spawn(
                 [program, "-lc" if login else "-c", cmd],
                 cwd=workdir or None,
                 env=_QUIET,
@@ -210,6 +224,12 @@ class Codex(Dialect):
             self._starting.discard(number_of(handle))
         await self._stay(call, process, _LEAST, _bounded(yield_time_ms, _LEAST, _LONGEST))
         return await self._result(process, began, max_output_tokens)
+
+    @property
+    def _shell(self) -> str:
+        if self.confinement.docker is not None:
+            return "sh"  # which every image has that has a shell
+        return self.client.config["shell"] or _environment.default_shell()
 
     def _free_handle(self) -> str:
         taken = {number_of(handle) for handle in self.client.store.handles()} | self._starting

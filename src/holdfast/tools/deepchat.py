@@ -114,6 +114,7 @@ class DeepChat(Dialect):
                 _EXECUTE,
                 ("command", "description"),
                 title="Run a command",
+                starts=True,
             ),
             Tool(
                 "process",
@@ -140,7 +141,7 @@ class DeepChat(Dialect):
         yieldMs: float | None = None,
     ) -> Answer:
         cleanup_ms = from_environment("PI_BASH_JOB_TTL_MS")
-        process = await self.client.spawn(
+        process = await self.spawn(
             command,
             label=description,
             stdin=True,

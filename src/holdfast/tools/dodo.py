@@ -5,6 +5,9 @@ them a program that gets them as they are. A `process_id` and a `job_id` are han
 kind and good for every tool. Times are seconds. What was started ends with its session at once, as
 the plan demands (`lease_grace`), and has no deadline but that; a test or build that is waited for
 has the usual one. The limit of three is on what is started for the background.
+
+With ``Toolset(client, "dodo", docker=IMAGE)`` all of them run in containers. Waits then take the
+port that the server in the container has, or the one of this machine at which it is published.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from .._errors import BadRequest, LimitReached, NotExecutable, Unavailable
 from ._dialect import OUTPUT, Dialect
 from ._listening import owner_of, wait_for_owner
 from ._project import find_command
-from ._tool import Tool
+from ._tool import Tool, published
 from .duragent import how_it_ended, notes, rounded
 
 TYPE_CHECKING = False
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from .._model import Record
     from .._process import Process
     from .._usage import Usage
+    from .._wait_for import Waited
     from ._project import Kind
     from ._schema import Schema
     from ._tool import Call
@@ -46,9 +50,9 @@ _CPU_INTERVAL = 0.1
 _USED = ("cpu_seconds", "peak_memory_bytes")
 _USES = ("cpu_percent", "memory_bytes", "processes", "threads", "open_files", *_USED)
 _NO_PORTS = (
-    "'ports' are published only for processes in Docker, which is not available here; nothing was "
-    "started. Without Docker a process's own ports are reachable as they are: leave 'ports' out "
-    "and use wait_for_port"
+    "'ports' are published only for processes in Docker, which commands do not run in here; "
+    "nothing was started. Without Docker a process's own ports are reachable as they are: leave "
+    "'ports' out and use wait_for_port"
 )
 _AGAIN = "call again with the same arguments to go on waiting"
 
@@ -129,6 +133,7 @@ class Dodo(Dialect):
             _START,
             ("cmd",),
             title="Start a process",
+            starts=True,
         )
         run_test = Tool(
             "run_test",
@@ -137,6 +142,7 @@ class Dodo(Dialect):
             self.run_test,
             _JOB,
             title="Run tests",
+            starts=True,
         )
         return [
             run_background,
@@ -212,6 +218,7 @@ class Dodo(Dialect):
                 self.run_build,
                 _JOB,
                 title="Build",
+                starts=True,
             ),
         ]
 
@@ -230,9 +237,10 @@ class Dodo(Dialect):
             if {"ports": ports, "cwd": cwd}[name] not in (None, value):
                 raise BadRequest(f"{name!r} is given twice, once in 'options'; nothing was started")
         options = {"ports": ports, "cwd": cwd, **(options or {})}
-        if options["ports"]:
+        wanted = [str(port) for port in options["ports"] or ()]
+        if wanted and self.confinement.docker is None:
             raise Unavailable(_NO_PORTS)
-        process = await self._start(_command(cmd, _words(args)), options["cwd"])
+        process = await self._start(_command(cmd, _words(args)), options["cwd"], ports=wanted)
         self._unseen.add(process.handle)
         return {"process_id": process.handle, **started(process.record)}
 
@@ -245,14 +253,15 @@ class Dodo(Dialect):
         command: str | list[str],
         cwd: str | None,
         *,
+        ports: Sequence[str] = (),
         label: str = "",
         timeout: Any = None,
         background: bool = True,
     ) -> Process:
         most = self._most_running if background else UNSET
         try:
-            return await self.client.spawn(
-                command, cwd=cwd, label=label, timeout=timeout, max_running=most
+            return await self.spawn(
+                command, cwd=cwd, ports=ports, label=label, timeout=timeout, max_running=most
             )
         except LimitReached:
             running = [each.record for each in await self.client.list() if each.record.running]
@@ -278,7 +287,8 @@ class Dodo(Dialect):
     async def stop_process(self, call: Call, process_id: str) -> Answer:
         receipt = await (await self.find(process_id)).kill()
         await self.saw(receipt.record)
-        answer = {"process_id": process_id, **how_it_ended(receipt.record)}
+        record = receipt.record
+        answer: Answer = {"process_id": process_id, **how_it_ended(record), **published(record)}
         if receipt.already_ended:
             answer["message"] = "it had already ended"
         elif receipt.survivors:
@@ -320,6 +330,7 @@ class Dodo(Dialect):
             **how_it_ended(record),
             "output": output,
             "duration_seconds": rounded(record.elapsed()),
+            **published(record),
             **notes(record),
         }
 
@@ -328,8 +339,9 @@ class Dodo(Dialect):
     async def wait_for_port(
         self, call: Call, port: int, timeout: float = _TIMEOUT, id: str | None = None
     ) -> Answer:
-        if id is not None:
-            return await self._service(call, await self.find(id), port, None, timeout)
+        process = await (self._publisher(port) if id is None else self.find(id))
+        if process is not None:
+            return await self._service(call, process, port, None, timeout)
         _, impatient = call.left(timeout)
         owner, failed = await wait_for_owner(self.client, call, port, timeout, self._unseen)
         answer: Answer = {"ready": owner is not None, "port": port}
@@ -346,6 +358,22 @@ class Dodo(Dialect):
             answer["message"] = _not_yet(f"nobody listens on port {port}", call, impatient)
         answer["seconds"] = round(call.elapsed, 3)
         return answer
+
+    async def _publisher(self, port: int) -> Process | None:
+        """Whose container has this port, or is reached by it at this machine."""
+        running = [each for each in await self.client.list() if each.record.running]
+        for found in (
+            [each for each in running if port in each.ports.values()],
+            [each for each in running if str(port) in each.ports],
+        ):
+            if len(found) == 1:
+                return found[0]
+            if found:
+                named = _named([process.record for process in found])
+                raise BadRequest(
+                    f"{len(found)} containers have a port {port}; say which as 'id': {named}"
+                )
+        return None
 
     async def wait_for_service(
         self,
@@ -375,7 +403,11 @@ class Dodo(Dialect):
             # From the start: a server may have said so before anybody could ask.
             conditions.append({"output": output_regex, "since": "start"})
         _, impatient = call.left(timeout)
-        answer: Answer = {"ready": False, "process_id": process.handle}
+        answer: Answer = {
+            "ready": False,
+            "process_id": process.handle,
+            **published(process.record),
+        }
         if port is not None:
             answer["port"] = port
         try:
@@ -387,7 +419,9 @@ class Dodo(Dialect):
             if (owner := await owner_of(self.client, port or 0)) is not None:
                 answer["owner"] = owner.public()
             return {**answer, "message": str(error), "seconds": round(call.elapsed, 3)}
-        owner = None if port is None else await owner_of(self.client, port)
+        owner = None
+        if port is not None and not process.ports:  # of a container the engine would be named
+            owner = await owner_of(self.client, port)
         if owner is not None:
             answer["owner"] = owner.public()
         for met in waited.met:
@@ -396,7 +430,7 @@ class Dodo(Dialect):
                 if any(met.detail.get("groups") or ()):
                     answer["groups"] = met.detail["groups"]
         if waited.ok and not waited.ended:
-            answer |= {"ready": True, "message": f"{process.handle} is ready"}
+            answer |= {"ready": True, "message": f"{process.handle} is ready{_at(waited)}"}
         else:
             answer |= await self._how_it_stands(process)
             what = " and ".join(waited.waiting)
@@ -431,7 +465,8 @@ class Dodo(Dialect):
         record = await process.refresh()
         await self.saw(record)
         output = await _last_lines(process, _TAIL)
-        return {"process_id": record.handle, **how_it_ended(record), "output": output}
+        answer = {"process_id": record.handle, **how_it_ended(record), **published(record)}
+        return {**answer, "output": output}
 
     # -- run_test, run_build -------------------------------------------------------------------
 
@@ -456,7 +491,8 @@ class Dodo(Dialect):
     ) -> Answer:
         source: Answer = {}
         if cmd is None:
-            found = find_command(kind, working_directory(cwd))
+            contained = self.confinement.docker is not None
+            found = find_command(kind, working_directory(cwd), contained=contained)
             command: str | list[str] = found.with_more(_words(args))
             source = {"found_in": found.source}
         else:
@@ -511,6 +547,7 @@ def started(record: Record) -> Answer:
         "pid": record.pid,
         "cmd": record.command_text,
         "cwd": record.cwd,
+        **published(record),
         **notes(record),
     }
 
@@ -529,8 +566,17 @@ def listed(record: Record, used: Usage) -> Answer:
         "duration_seconds": rounded(record.elapsed()),
         "usage": {name: facts[name] for name in shown},
         **({"listens_on": used.ports} if used.ports else {}),
+        **published(record),
         **notes(record),
     }
+
+
+def _at(waited: Waited) -> str:
+    """Where the port of a container is reached."""
+    for met in waited.met:
+        if "host_port" in met.detail:
+            return f", at 127.0.0.1:{met.detail['host_port']} of this machine"
+    return ""
 
 
 def _named(records: list[Record]) -> str:

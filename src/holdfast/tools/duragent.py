@@ -11,7 +11,7 @@ from .. import _tmux
 from .._config import UNSET
 from .._errors import BadRequest, NotFound
 from ._dialect import OUTPUT, Dialect
-from ._tool import Tool
+from ._tool import Tool, published
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -96,6 +96,7 @@ class Duragent(Dialect):
                 SPAWN,
                 ("command",),
                 title="Start a process",
+                starts=True,
             ),
             Tool(
                 "process",
@@ -138,8 +139,8 @@ class Duragent(Dialect):
         timeout_seconds: float | None = None,
     ) -> Answer:
         if tmux is None:
-            tmux = not wait and _tmux.find_tmux() is not None
-        process = await self.client.spawn(
+            tmux = not wait and self.in_tmux
+        process = await self.spawn(
             command,
             cwd=workdir,
             tmux=tmux,
@@ -151,6 +152,11 @@ class Duragent(Dialect):
             return await self.result(call, process)
         return started(process.record)
 
+    @property
+    def in_tmux(self) -> bool:
+        """Whether tmux is where commands go that nobody waits for."""
+        return self.confinement.docker is None and _tmux.find_tmux() is not None
+
     async def result(self, call: Call, process: Process) -> Answer:
         """How it ended; or, where a caller cannot wait that long, that it goes on."""
         if await call.wait(process) is None:
@@ -161,6 +167,7 @@ class Duragent(Dialect):
             **how_it_ended(record),
             "output": await self.output(process),
             "duration_seconds": rounded(record.duration_seconds),
+            **published(record),
         }
 
     # -- process -------------------------------------------------------------------------------
@@ -190,7 +197,9 @@ class Duragent(Dialect):
                 raise BadRequest(
                     f"action {action} needs 'handle', from spawn_process or action list"
                 )
-            return await run(await self.find(handle), **arguments)
+            process = await self.find(handle)
+            answer = await run(process, **arguments)
+            return {**answer, **published(process.record)}
         return await run(**arguments)
 
     async def list_all(self) -> Answer:
@@ -264,7 +273,7 @@ class Duragent(Dialect):
 
     async def kill(self, handle: Process, signal: str = "TERM") -> Answer:
         receipt = await handle.kill(signal=signal)
-        answer = {"handle": handle.handle, **how_it_ended(receipt.record)}
+        answer: Answer = {"handle": handle.handle, **how_it_ended(receipt.record)}
         if receipt.already_ended:
             answer["note"] = "it had already ended"
         if receipt.survivors:
@@ -285,7 +294,7 @@ def started(record: Record) -> Answer:
     }
     if record.attach and record.running:
         answer["attach"] = record.attach
-    return {**answer, **notes(record)}
+    return {**answer, **published(record), **notes(record)}
 
 
 def how_it_ended(record: Record) -> Answer:
@@ -308,6 +317,7 @@ def listed(record: Record) -> Answer:
         "tmux_session": record.tmux_session,
         "started_at": record.started_at,
         "duration_seconds": rounded(record.elapsed()),
+        **published(record),
         **({"group": record.group} if record.group else {}),
         **waiting(record),
     }

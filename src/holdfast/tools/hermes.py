@@ -147,6 +147,7 @@ class Hermes(Dialect):
                 _TERMINAL,
                 ("command",),
                 title="Run a command",
+                starts=True,
                 destroys=True,
             ),
             Tool("process", *manage, destroys=True),
@@ -210,7 +211,7 @@ class Hermes(Dialect):
                 )
             return await self._run(call, command, workdir, seconds)
         interval = max(heartbeat, _HEARTBEAT) if heartbeat else 0
-        process = await self.client.spawn(
+        process = await self.spawn(
             command,
             cwd=workdir or None,
             env=_environment(pty),
@@ -245,7 +246,7 @@ class Hermes(Dialect):
         return answer
 
     async def _run(self, call: Call, command: str, workdir: str, seconds: int) -> Answer:
-        process = await self.client.spawn(
+        process = await self.spawn(
             command,
             cwd=workdir or None,
             timeout=seconds,

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 
-from .. import _tmux
 from .._config import UNSET
 from .._cursors import save_cursor
 from .._errors import BadRequest
 from ._agent_tool import AgentTool
 from ._dialect import OUTPUT
-from ._tool import Tool
+from ._tool import Tool, published
 from .duragent import (
     PROCESS,
     SPAWN,
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
 
 _READER = "tools"
 _GO_ON = re.compile(r"go on with (?:end=\d+|start=)")
+_HERE = ("", "localhost", "127.0.0.1", "::1")
 _STRINGS: Schema = {"type": "array", "items": {"type": "string"}}
 
 _SPAWN: dict[str, Schema] = {
@@ -48,6 +48,45 @@ _SPAWN: dict[str, Schema] = {
         "description": "be told, in `events`, of output=REGEX, quiet=30s, port=3000, every=60s",
     },
     "env": {"type": "object", "description": "variables to add to the environment"},
+    "docker": {
+        "anyOf": [
+            {"type": "string"},
+            {
+                "type": "object",
+                "properties": {
+                    "image": {"type": "string"},
+                    "pull": {"type": "boolean"},
+                    "network": {"type": "string", "enum": ["none", "host"]},
+                    "user": {"type": "string"},
+                },
+                "required": ["image"],
+                "additionalProperties": False,
+            },
+        ],
+        "description": "an image: run it in a container, with workdir mounted",
+    },
+    "ports": {
+        "type": "array",
+        "items": {"anyOf": [{"type": "integer"}, {"type": "string"}]},
+        "description": "of the container; `ports` of the results has where each is on this machine",
+    },
+    "inside": {"type": "string", "description": "handle of a container to run it in"},
+    "sandbox": {
+        "type": "string",
+        "enum": ["closed", "network"],
+        "description": "it can write to workdir only; closed: and has no network",
+    },
+    "limits": {
+        "type": "object",
+        "properties": {
+            "memory": {"type": "string", "description": "like 2G"},
+            "cpu": {"type": "number"},
+            "processes": {"type": "integer"},
+            "files": {"type": "integer"},
+        },
+        "additionalProperties": False,
+        "description": "the most it may use",
+    },
     "keep": {"type": "boolean", "description": "true: it outlives this session"},
     "max_output_bytes": {"type": "integer", "minimum": 1, "description": "stop it after so much"},
 }
@@ -73,9 +112,14 @@ class Native(Duragent):
                 "agents. With wait or yield_ms the result comes back if it ends in time. Else you "
                 "are told of its end in `events` of a later result: do not sleep and poll.",
                 self.spawn_process,
-                _SPAWN,
+                {
+                    name: schema
+                    for name, schema in _SPAWN.items()
+                    if name not in self.confinement.decided
+                },
                 ("command",),
                 title="Start a process",
+                starts=True,
             ),
             Tool(
                 "process",
@@ -130,14 +174,25 @@ class Native(Duragent):
         group: str = "",
         watch: list[str] | None = None,
         env: dict[str, Any] | None = None,
+        docker: str | dict[str, Any] | None = None,
+        ports: list[str | int] | None = None,
+        inside: str | None = None,
+        sandbox: str | None = None,
+        limits: dict[str, Any] | None = None,
         keep: bool = False,
         max_output_bytes: int | None = None,
     ) -> Answer:
         if wait and yield_ms is not None:
             raise BadRequest("give 'wait' or 'yield_ms', not both")
+        if inside is not None and (docker or ports or sandbox or limits):
+            raise BadRequest(
+                "'inside' runs it in a container that is there, with that one's ports and limits: "
+                "leave docker, ports, sandbox and limits out"
+            )
         if tmux is None:
-            tmux = not (wait or tty or yield_ms is not None) and _tmux.find_tmux() is not None
-        process = await self.client.spawn(
+            contained = docker is not None or inside is not None
+            tmux = not (wait or tty or yield_ms is not None or contained) and self.in_tmux
+        process = await self.spawn(
             command,
             cwd=workdir,
             env=_texts(env),
@@ -148,6 +203,11 @@ class Native(Duragent):
             timeout=UNSET if timeout_seconds is None else timeout_seconds,
             stdin=not wait,
             watch=watch or (),
+            docker=docker,
+            ports=[str(port) for port in ports or ()],
+            inside=None if inside is None else await self.find(inside),
+            sandbox={"network": sandbox == "network"} if sandbox else False,
+            limits=limits,
             keep=keep,
             log_limit=UNSET if max_output_bytes is None else max_output_bytes,
         )
@@ -218,7 +278,10 @@ class Native(Duragent):
 
     async def usage(self, handle: Process) -> Answer:
         used = await handle.usage(interval=0.1)
-        return {"handle": handle.handle, "status": handle.record.status, **used.public()}
+        answer = {"handle": handle.handle, "status": handle.record.status, **used.public()}
+        if handle.record.ports:  # which are the container's then; of these somebody listens at
+            answer["listening"] = used.ports
+        return answer
 
     async def resize(self, handle: Process, size: str = "") -> Answer:
         from .._config import parse_screen_size
@@ -246,12 +309,17 @@ class Native(Duragent):
         if (handle is None) == (group is None):
             raise BadRequest("action kill needs 'handle' or 'group'")
         if handle is not None:
-            return await self.kill(await self.find(handle), signal)
+            process = await self.find(handle)
+            return {**await self.kill(process, signal), **published(process.record)}
         receipts = await self.client.group(group or "").stop(signal=signal)
         return {
             "group": group,
             "killed": [
-                {"handle": receipt.record.handle, **how_it_ended(receipt.record)}
+                {
+                    "handle": receipt.record.handle,
+                    **how_it_ended(receipt.record),
+                    **published(receipt.record),
+                }
                 for receipt in receipts
             ],
         }
@@ -283,10 +351,19 @@ class Native(Duragent):
         if not processes:
             where = f"in group {group!r}" if group else "in this session"
             raise BadRequest(f"nothing runs {where}; spawn_process starts something")
+        if self.confinement.offline:
+            _check_offline(conditions or [])
         waited = await call.wait_for(
             self.client, processes, conditions or ["exit"], all=all, timeout=timeout_seconds
         )
         answer = waited.public()
+        found = {process.handle: published(process.record) for process in processes}
+        for met in answer["met"]:
+            met |= found[met["handle"]]
+        for handle, end in answer["ended"].items():
+            end |= found[handle]
+        if len(processes) == 1:
+            answer |= found[processes[0].handle]
         if waited.timed_out:
             answer["note"] = "not yet; call again with the same arguments to go on waiting"
         return answer
@@ -298,6 +375,17 @@ def _as_arguments(note: str) -> str:
         lambda found: "go on with byte=" + ("" if found[0].endswith("=") else "0, from the start"),
         note,
     )
+
+
+def _check_offline(conditions: list[str]) -> None:
+    """What commands cannot reach is not asked for on their behalf either."""
+    for condition in conditions:
+        kind, _, value = condition.partition("=")
+        host = value.rpartition(":")[0].strip("[]")
+        if kind == "http" or (kind == "port" and host not in _HERE):
+            raise BadRequest(
+                f"{condition[:80]!r} cannot be waited for: commands have no network here"
+            )
 
 
 def _texts(env: dict[str, Any] | None) -> dict[str, str] | None:

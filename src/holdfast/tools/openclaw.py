@@ -11,7 +11,8 @@ it is silent when it may wait for input.
 Not as there: stdin is open without `pty` too, so that `write` works. Whether a session waits for
 input is asked of the kernel; silence counts only where that cannot tell. `kill` and `remove` return
 when nothing is left of it. Ids are handles, and sessions outlive whoever started them. There is one
-host and nobody to ask for approval, so `host`, `node`, `elevated` and `ask` can change nothing.
+host, the sandbox if the toolset has one, and nobody to ask for approval, so `host`, `node`,
+`elevated` and `ask` can change nothing.
 """
 
 from __future__ import annotations
@@ -157,6 +158,7 @@ class OpenClaw(Dialect):
                 _EXEC,
                 ("command",),
                 title="Run a command",
+                starts=True,
                 also={"timeout": "timeoutSeconds"},  # up to 2026.7
             ),
             Tool(
@@ -199,10 +201,10 @@ class OpenClaw(Dialect):
     ) -> Details:
         if not command.strip():
             raise BadRequest("Provide a command to start.")
-        _check_host(elevated, host, ask, node)
+        self._check_host(elevated, host, ask, node)
         timeout = self._timeout if timeoutSeconds is None else timeoutSeconds
         try:
-            process = await self.client.spawn(
+            process = await self.spawn(
                 command,
                 cwd=workdir or None,
                 env={"OPENCLAW_SHELL": "exec", **(env or {})},
@@ -221,6 +223,22 @@ class OpenClaw(Dialect):
         if background or not await self._foreground.ends(call, process, self._patience(yieldMs)):
             return await self._still_running(process)
         return await self._finished(process)
+
+    def _check_host(self, elevated: bool, host: str, ask: str, node: str) -> None:
+        confined = bool(self.confinement.words)
+        if host == "sandbox" and not confined:
+            raise BadRequest(
+                "exec host=sandbox requires a sandbox runtime for this session. Leave host out to "
+                "run it here."
+            )
+        if host == "gateway" and confined:
+            raise BadRequest("commands run in a sandbox here; leave host out to run it there")
+        if host == "node" or node:
+            raise BadRequest("there are no nodes here; leave host and node out to run it here")
+        if elevated:
+            raise BadRequest("elevated is not available here; run it without")
+        if ask not in ("", "off"):
+            raise BadRequest("nobody can be asked for approval here; leave ask out to run it")
 
     def _patience(self, yield_ms: float | None) -> float:
         if yield_ms is None:
@@ -485,20 +503,6 @@ def _times(*paths: str | None) -> list[float]:
         except OSError:
             continue
     return found
-
-
-def _check_host(elevated: bool, host: str, ask: str, node: str) -> None:
-    if host == "sandbox":
-        raise BadRequest(
-            "exec host=sandbox requires a sandbox runtime for this session. Leave host out to run "
-            "it here."
-        )
-    if host == "node" or node:
-        raise BadRequest("there are no nodes here; leave host and node out to run it here")
-    if elevated:
-        raise BadRequest("elevated is not available here; run it without")
-    if ask not in ("", "off"):
-        raise BadRequest("nobody can be asked for approval here; leave ask out to run it")
 
 
 def _checked(name: str, value: object) -> float | None:

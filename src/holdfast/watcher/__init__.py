@@ -5,6 +5,7 @@ this program while there is a process that may ask for something or is watched (
 tells it of each. One JSON object in a line, each way:
 
     in   {"add": HANDLE, "pid": n, "mode": "pipe" | "pty" | "tmux", "tty": PATH | null,
+          "docker": whether it runs in a container, and the pid is of what runs that,
           "log": PATH, "head": PATH, "err_log": PATH | null, "err_head": PATH,
           "sizes": [[offset, columns, rows], ...], "from": OFFSET,
           "input": whether somebody can type to it, "watches": [WATCH, ...]}

@@ -18,7 +18,7 @@ import math
 import re
 import time
 
-from .._input import prompt_of, read_proc, see
+from .._input import prompt_of, read_proc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class InputEye:
         if not watched.alive:
             self.due = None
             return
-        seen = see(watched.pid, watched.tty)
+        seen = watched.see()
         if seen.answer is False or seen.answer == "unknown":
             cost = time.monotonic() - now
             self._first = None

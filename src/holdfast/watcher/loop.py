@@ -102,6 +102,8 @@ class Watcher:
         elif "answered" in told:
             if (eye := self._watched[handle].input) is not None:
                 eye.answered(time.monotonic())
+        elif "moved" in told:
+            self._watched[handle].moved(told["to"])
         elif "sizes" in told:
             self._watched[handle].sizes = told["to"]
         elif "watch" in told:

@@ -11,6 +11,7 @@ import os
 import time
 
 from .. import _kernel
+from .._input import Seen, see
 from .._output import Log
 from .._watches import kind_of
 from .input import InputEye
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, Protocol
 
+    from .._container import Container
     from .._screen import Rendering
     from .._watches import Watch
     from .watches import WatchEye
@@ -66,6 +68,7 @@ class Watched:
     __slots__ = (
         "_ended",
         "_rendering",
+        "docker",
         "eyes",
         "handle",
         "input",
@@ -81,6 +84,7 @@ class Watched:
         self.handle: str = told["add"]
         self.pid: int = told["pid"]
         self.tty: str | None = told.get("tty")
+        self.docker: bool = told.get("docker", False)
         self.streams = [Stream("stdout", told["log"], told["head"])]
         if told.get("err_log") is not None:
             self.streams.append(Stream("stderr", told["err_log"], told["err_head"]))
@@ -111,6 +115,19 @@ class Watched:
     def end(self) -> int:
         return self.streams[0].end
 
+    def container(self) -> Container | None:
+        """The one that it runs in, once that has begun."""
+        from .._container import Container
+
+        return Container.of(os.path.dirname(self.log.path), self.handle)
+
+    def see(self) -> Seen:
+        """Whether it waits for input."""
+        if not self.docker:
+            return see(self.pid, self.tty)
+        container = self.container()
+        return Seen(False) if container is None else container.see(self.tty is not None)
+
     @property
     def paths(self) -> list[str]:
         return [stream.log.path for stream in self.streams]
@@ -119,6 +136,10 @@ class Watched:
     def alive(self) -> bool:
         """Whether its pid still means this process."""
         return self.started is not None and _kernel.start_time(self.pid) == self.started
+
+    def moved(self, pid: int) -> None:
+        """It goes on under another pid."""
+        self.pid, self.started = pid, _kernel.start_time(pid)
 
     def _young(self) -> bool:
         """Whether it is so young that nobody can have answered its first questions yet."""

@@ -19,6 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, ClassVar
 
+    from .._container import Container
     from .._ports import Listener, Look
     from .._watches import Watch
     from .watched import Stream, Watched
@@ -184,6 +185,7 @@ class PortEye(WatchEye):
         self._port: int = watch["port"]
         self._step = _FIRST_LOOK
         self._stranger = 0
+        self._inner = 0  # the first process in a container
 
     def grown(self, now: float) -> None:
         # A server mostly says so when it listens.
@@ -205,6 +207,14 @@ class PortEye(WatchEye):
             self.due = math.ceil(self.due * 4) / 4  # with others, to wake up less often
 
     def _look(self, now: float) -> None:
+        if self._watched.docker:
+            container = self._watched.container()
+            if container is None:
+                return  # it has not begun
+            if not container.on_this_machine or container.pid is None:
+                self._look_into(container, now)
+                return
+            self._inner = container.pid
         listener, ours = self._listener(now)
         if listener is None:
             self._stranger = 0
@@ -217,19 +227,40 @@ class PortEye(WatchEye):
                 self._see(now, TAKEN, line, reason="taken")
             self._stranger = listener.inode
 
-    def _listener(self, now: float) -> tuple[Listener | None, bool]:
-        """Who would answer there, and whether it is ours."""
-        from .._ports import Look, addresses
+    def _look_into(self, container: Container, now: float) -> None:
+        from .._container import stays_open
+
+        ports = container.published(self._port)
+        if ports is None:
+            return
+        inner, outer = ports
+        listener, _ = container.listener(inner, self._kernel(now))
+        if listener is not None or (container.pid is None and stays_open(outer)):
+            who = f", pid {listener.pid}" if listener and listener.pid else ""
+            self._see(now, OPEN, f"{inner} at {outer}{who}", over=True)
+
+    def _kernel(self, now: float) -> Look:
+        from .._ports import Look
 
         at, look = PortEye._last
         if look is None or now - at > _SAME_LOOK:
             look = Look()
             PortEye._last = now, look
+        return look
+
+    def _listener(self, now: float) -> tuple[Listener | None, bool]:
+        """Who would answer there, and whether it is ours."""
+        from .._ports import addresses
+
+        look = self._kernel(now)
         where = addresses("localhost")
         if not look.serving(self._port, where):
             return None, False
         watched = self._watched
-        ours = look.family(watched.pid, watched.handle, watched.started)
+        if watched.docker:
+            ours = look.descendants(self._inner)
+        else:
+            ours = look.family(watched.pid, watched.handle, watched.started)
         listener = look.owner(self._port, where, ours)
         return listener, listener is not None and listener.pid in ours
 

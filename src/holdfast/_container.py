@@ -1,0 +1,182 @@
+"""The container of a Docker process, as its runner and the kernel tell of it.
+
+What the runner says is in ``.runner`` beside the record. The engine's pid of the container means
+something only where its processes can be seen: not from within another container, and not where the
+engine is in a virtual machine. There the number may be anybody's, so it is believed only if that
+process is in a control group of this container.
+
+DESIGN. A published port takes connections before anybody serves it: the engine's proxy listens from
+the start on, and drops what nobody takes. So the container's own sockets are looked at, in
+``/proc/PID/net``. Where that may not be read, a connection tells: one that is not dropped at once
+has somebody behind it. What listens on the container's loopback is reached by nobody outside.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+
+from ._errors import BadRequest, StoreError
+from ._home import read_private
+from ._ports import listening_in
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ._input import Seen
+    from ._model import Record
+    from ._ports import Listener, Look
+
+_NAME = "holdfast-"  # and the handle
+_CONNECT, _STAYS = 1.0, 0.05
+
+
+def runner_path(directory: str, handle: str) -> str:
+    return f"{directory}/{handle}.runner"
+
+
+def said(directory: str, handle: str) -> dict[str, Any]:
+    """What a runner says of its container; empty before it has said anything."""
+    try:
+        told = json.loads(read_private(runner_path(directory, handle)))
+    except (OSError, StoreError, ValueError):
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+class Container:
+    """A container that has begun; `pid` is of its first process, where that can be seen."""
+
+    __slots__ = ("name", "network", "pid", "ports")
+
+    def __init__(self, told: dict[str, Any]) -> None:
+        self.name = str(told["container"])
+        self.network = told.get("network")
+        self.ports = {str(inner): int(outer) for inner, outer in (told.get("ports") or {}).items()}
+        pid, id = told.get("pid"), told.get("id")
+        self.pid: int | None = pid if id and type(pid) is int and _belongs(pid, str(id)) else None
+
+    @classmethod
+    def of(cls, directory: str, handle: str) -> Container | None:
+        told = said(directory, handle)
+        if "container" not in told:
+            return None
+        if "exec" in told:  # a command in another's container, which has its ports
+            whole = said(directory, str(told["container"]).removeprefix(_NAME))
+            told |= {name: whole.get(name) for name in ("ports", "network")}
+        return cls(told)
+
+    @classmethod
+    def of_record(cls, record: Record) -> Container | None:
+        """None before it has begun."""
+        return cls.of(os.path.dirname(record.log), record.handle)
+
+    def __repr__(self) -> str:
+        return f"<Container {self.name} pid={self.pid} ports={self.ports}>"
+
+    @property
+    def on_this_machine(self) -> bool:
+        """Whether its ports are the machine's own."""
+        return self.network == "host"
+
+    def published(self, port: int) -> tuple[int, int] | None:
+        """What a number means, in the container and at this machine: first of all a port of the
+        container, else one of the machine."""
+        if self.on_this_machine:
+            return port, port
+        if str(port) in self.ports:
+            return port, self.ports[str(port)]
+        for inner, outer in self._tcp():
+            if outer == port:
+                return inner, outer
+        return None
+
+    def _tcp(self) -> list[tuple[int, int]]:
+        return [(int(inner), outer) for inner, outer in self.ports.items() if inner.isdigit()]
+
+    def listener(self, port: int, look: Look) -> tuple[Listener | None, str]:
+        """Who listens at a port of it for others to reach, or why nobody does; "" if unknown."""
+        found = [each for each in self._listeners() or () if each.port == port]
+        reached = [each for each in found if not each.on_loopback]
+        if reached and self.pid is not None:
+            return look.held(reached, look.descendants(self.pid)) or reached[0], ""
+        if found:
+            why = "it listens at the container's own loopback, where nobody else reaches it"
+            return None, f"{why}; let it listen at 0.0.0.0"
+        return None, ""
+
+    def serving(self, look: Look) -> list[int]:
+        """The ports of this machine behind which somebody listens now, as far as can be seen."""
+        if self.pid is None:
+            return []
+        if self.on_this_machine:
+            return look.ports_of(look.descendants(self.pid))
+        reached = {each.port for each in self._listeners() or () if not each.on_loopback}
+        return sorted(outer for inner, outer in self._tcp() if inner in reached)
+
+    def _listeners(self) -> list[Listener] | None:
+        return None if self.pid is None else listening_in(self.pid)
+
+    def see(self, terminal: bool) -> Seen:
+        """Whether somebody in it waits for input."""
+        from ._input import Seen, see
+
+        if self.pid is None:
+            return Seen("unknown")
+        if not terminal:
+            return see(self.pid, None)
+        tty = self._terminal()
+        return Seen("unknown") if tty is None else see(self.pid, tty)
+
+    def _terminal(self) -> str | None:
+        try:
+            return f"/proc/{self.pid}/root" + os.readlink(f"/proc/{self.pid}/fd/0")
+        except OSError:
+            return None
+
+    def open_terminal(self) -> int | None:
+        """Its terminal, where that can be seen, to ask how it is set."""
+        path = self._terminal()
+        try:
+            return None if path is None else os.open(path, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+        except OSError:
+            return None
+
+
+def check_published(record: Record, port: int) -> None:
+    """Raise for a port that nobody will ever reach; before it has begun, nobody can say."""
+    container = Container.of_record(record)
+    if container is not None and container.published(port) is None:
+        raise unpublished(port, container, record.handle)
+
+
+def unpublished(port: int, container: Container, handle: str) -> BadRequest:
+    published = ", ".join(f"{inner} (here {outer})" for inner, outer in container.ports.items())
+    return BadRequest(
+        f"the container of {handle} does not publish port {port}, only {published or 'none'}; "
+        f"start it with ports=['{port}']",
+        handle=handle,
+        port=port,
+    )
+
+
+def stays_open(port: int) -> bool:
+    """Whether more than the engine's proxy takes connections to a published port."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), _CONNECT) as made:
+            made.settimeout(_STAYS)
+            return bool(made.recv(1))
+    except TimeoutError:
+        return True
+    except OSError:
+        return False
+
+
+def _belongs(pid: int, container: str) -> bool:
+    try:
+        with open(f"/proc/{pid}/cgroup") as file:
+            return container in file.read()
+    except OSError:
+        return False

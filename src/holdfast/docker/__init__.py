@@ -1,0 +1,1 @@
+"""Containers as processes: a client of the Docker engine, and the runner that the keeper starts."""

@@ -1,0 +1,133 @@
+"""What comes in from outside while a runner works: signals to pass on, and an engine that is away.
+
+Signals only write to a pipe, which every wait of the runner also waits for. A stop that the engine
+could not be given is kept and tried again; if there is no engine for a minute after it, the runner
+ends and says so, rather than never.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+
+from .engine import EngineError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .place import Place
+    from .target import State, Target
+
+_PASSED = (
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
+_ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGKILL)
+_ENGINE_PATIENCE = 60.0
+_FIRST_STEP, _LAST_STEP = 0.05, 1.0
+
+
+class GaveUp(Exception):
+    """A stop could not be passed on: the engine did not come back in time."""
+
+
+class Desk:
+    __slots__ = ("_asked", "_target", "_waiting", "_wake", "engine_was_away", "place", "woken")
+
+    def __init__(self) -> None:
+        self.woken, self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._target: Target | None = None
+        self.place: Place | None = None
+        self._waiting: list[int] = []  # signals that the engine was not given yet
+        self._asked = 0.0  # when the first of those that end it came
+        self.engine_was_away = False
+        for number in (*_PASSED, signal.SIGWINCH):
+            signal.signal(number, self._signalled)
+
+    def serve(self, target: Target, place: Place) -> None:
+        """From now on signals go there."""
+        self._target, self.place = target, place
+
+    def _signalled(self, number: int, _frame: object) -> None:
+        try:
+            os.write(self._wake, bytes((number,)))
+        except BlockingIOError:
+            pass  # full of signals that nobody has looked at: one more says nothing new
+
+    def _taken(self) -> list[int]:
+        try:
+            return list(os.read(self.woken, 256))
+        except BlockingIOError:
+            return []
+
+    def stops(self) -> list[int]:
+        """Signals that have come and are to end what is not there yet; the others are dropped."""
+        return [number for number in self._taken() if number in _ENDING]
+
+    def pass_on(self) -> None:
+        """Look for signals and give the engine what it has not got yet."""
+        for number in self._taken():
+            if number == signal.SIGWINCH:
+                self.resize()
+            else:
+                self.ask(number)
+        self._deliver()
+
+    def ask(self, number: int) -> None:
+        self._waiting.append(number)
+        if number in _ENDING and not self._asked:
+            self._asked = time.monotonic()
+
+    def _deliver(self) -> None:
+        if self._target is None or self.place is None:
+            return
+        while self._waiting:
+            number = self._waiting[0]
+            self.place.add_sent(number)
+            try:
+                self._target.signal(number)
+            except EngineError as error:
+                if self._asked and time.monotonic() - self._asked > _ENGINE_PATIENCE:
+                    raise GaveUp(
+                        f"{self._target.title} was not stopped: {error.message}; it may still run "
+                        "when the engine is back, see docker ps"
+                    ) from None
+                return
+            del self._waiting[0]
+            if not self._waiting:
+                self._asked = 0.0
+
+    @property
+    def step(self) -> float | None:
+        """How long a wait may take: for ever, unless something is still to be passed on."""
+        return _LAST_STEP if self._waiting else None
+
+    def resize(self) -> None:
+        if self._target is None:
+            return
+        try:
+            size = os.get_terminal_size(0)
+            self._target.resize(size.lines, size.columns)
+        except (OSError, EngineError):
+            pass  # not running yet, or not any more
+
+    def pause(self, seconds: float) -> None:
+        select.select([self.woken], [], [], seconds)
+        self.pass_on()
+
+    def state(self) -> State | None:
+        """How the target is; waits for an engine that is away. None: it is not there any more."""
+        assert self._target is not None
+        step = _FIRST_STEP
+        while True:
+            try:
+                return self._target.state()
+            except EngineError:
+                self.engine_was_away = True
+            self.pause(step)
+            step = min(step * 1.5, _LAST_STEP)

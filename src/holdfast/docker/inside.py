@@ -1,0 +1,149 @@
+"""A command inside another process's container.
+
+The engine keeps no log of it and has no call to signal it. So its output lives by the connection
+alone, and signals go to its process on this machine where we see it and may, else through another
+command in the container, which finds it by a mark in its environment.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from .engine import Engine, EngineError
+from .target import State
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Iterator
+    from typing import Any
+
+_MARK = "HOLDFAST_EXEC"
+_START_PATIENCE = 60.0
+_START_STEP = 0.002
+_KILL = """for p in /proc/[0-9]*; do
+if grep -qa "^$1$" "$p/environ" || tr '\\0' '\\n' < "$p/environ" | grep -qx "$1"
+then kill -"$2" "${p#/proc/}"; fi; done 2> /dev/null"""
+
+
+class Inside:
+    has_log = False
+
+    def __init__(self, engine: Engine, handle: str, notes: dict[str, Any]) -> None:
+        self.engine = engine
+        self.container: str = notes["container"]
+        self.title = f"the command in the container {self.container}"
+        self._container_id: str = notes["id"]
+        self._exec: str = notes["exec"]
+        self._tty: bool = notes["tty"]
+        self._mark = f"{_MARK}={handle}"
+        self.pid = 0
+
+    def attach(self) -> socket.socket:
+        """Connect, which also starts it."""
+        body = {"Detach": False, "Tty": self._tty}
+        path = f"/exec/{self._exec}/start"
+        connection, _ = self.engine.open("POST", path, body, upgrade=True)
+        return connection
+
+    def state(self) -> State | None:
+        try:
+            state = State(self.engine.call("GET", f"/exec/{self._exec}/json", timeout=10.0))
+        except EngineError as error:
+            if error.status == 404:
+                return None
+            raise
+        self.pid = state.pid or self.pid
+        return state
+
+    def await_begin(self) -> State | None:
+        """How it is once it has a process, or has failed to get one: then it has no pid."""
+        late = time.monotonic() + _START_PATIENCE
+        while (state := self.state()) is not None:
+            if state.pid or not state.running or time.monotonic() > late:
+                break
+            time.sleep(_START_STEP)
+        return state
+
+    def resize(self, rows: int, columns: int) -> None:
+        self.engine.call("POST", f"/exec/{self._exec}/resize?h={rows}&w={columns}", timeout=10.0)
+
+    def remove(self) -> None:
+        pass  # the engine forgets it by itself
+
+    def is_alive(self) -> bool:
+        """Whether we see its process, and it is no other one that got its number."""
+        return bool(self.pid) and self._is_in_container(str(self.pid))
+
+    def signal(self, number: int) -> None:
+        if not self.pid:
+            self.state()
+        if self.is_alive():
+            try:
+                if os.getpgid(self.pid) == self.pid:
+                    os.killpg(self.pid, number)
+                else:
+                    os.kill(self.pid, number)
+                if number == signal.SIGKILL:
+                    for pid in self._marked():
+                        os.kill(pid, number)
+                return
+            except ProcessLookupError:
+                return
+            except PermissionError:
+                pass
+        self._signal_from_inside(number)
+
+    def _signal_from_inside(self, number: int) -> None:
+        command = ["sh", "-c", _KILL, "sh", self._mark, str(number)]
+        path = f"/containers/{self.container}/exec"
+        try:
+            made = self.engine.call("POST", path, {"Cmd": command, "User": "0"}, timeout=10.0)
+            start = f"/exec/{made['Id']}/start"
+            self.engine.call("POST", start, {"Detach": True, "Tty": False}, timeout=10.0)
+        except EngineError as error:
+            if error.status not in (404, 409):  # the container has ended, and all in it
+                raise
+
+    def _marked(self) -> Iterator[int]:
+        """What it started, as far as we see it."""
+        mark = self._mark.encode()
+        for name in os.listdir("/proc"):
+            if not name.isdigit():
+                continue
+            try:
+                with open(f"/proc/{name}/environ", "rb") as file:
+                    if mark in file.read().split(b"\0") and self._is_in_container(name):
+                        yield int(name)
+            except OSError:
+                continue
+
+    def _is_in_container(self, pid: str) -> bool:
+        try:
+            with open(f"/proc/{pid}/cgroup") as file:
+                return self._container_id in file.read()
+        except OSError:
+            return False
+
+
+def create(engine: Engine, spec: dict[str, Any]) -> tuple[str, str]:
+    """Make it, not started yet; the ids of its container and of it."""
+    tty = spec["tty"]
+    env = [f"{name}={value}" for name, value in spec["env"].items()]
+    body: dict[str, Any] = {
+        "Cmd": spec["command"],
+        "Env": [*env, f"{_MARK}={spec['handle']}"],
+        "Tty": tty,
+        "AttachStdin": tty or spec["stdin"],
+        "AttachStdout": True,
+        "AttachStderr": not tty,
+    }
+    if spec["workdir"] or spec["cwd"]:
+        body["WorkingDir"] = spec["workdir"] or spec["cwd"]
+    if spec["user"]:
+        body["User"] = spec["user"]
+    found = engine.call("GET", f"/containers/{spec['exec']}/json")
+    made = engine.call("POST", f"/containers/{spec['exec']}/exec", body)
+    return found["Id"], made["Id"]

@@ -1,0 +1,79 @@
+"""What a runner leaves beside the record for others: whole or not at all, by rename."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_RUNNER, _PLACE, _END = ".runner", ".place", ".end"
+
+
+class Notes:
+    __slots__ = ("_base",)
+
+    def __init__(self, directory: str, handle: str) -> None:
+        self._base = os.path.join(directory, handle)
+
+    @property
+    def place(self) -> str:
+        return self._base + _PLACE
+
+    def _write(self, suffix: str, what: dict[str, Any]) -> None:
+        path = self._base + suffix
+        fd = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with open(fd, "w", encoding="utf-8") as file:
+            json.dump(what, file)
+        os.rename(f"{path}.new", path)
+
+    def say(self, **what: Any) -> None:
+        self._write(_RUNNER, what)
+
+    def end(
+        self,
+        code: int | None = None,
+        number: int | None = None,
+        *,
+        out_of_memory: bool = False,
+        error: str | None = None,
+        remarks: list[str] | None = None,
+    ) -> dict[str, Any]:
+        what = {
+            "code": code,
+            "signal": number,
+            "out_of_memory": out_of_memory,
+            "error": error,
+            "notes": remarks or [],
+            "at": time.time(),
+        }
+        self._write(_END, what)
+        return what
+
+    def ended(self) -> dict[str, Any] | None:
+        return self._read(_END) or None
+
+    def said(self) -> dict[str, Any]:
+        return self._read(_RUNNER)
+
+    def _read(self, suffix: str) -> dict[str, Any]:
+        try:
+            with open(self._base + suffix, encoding="utf-8") as file:
+                found: dict[str, Any] = json.load(file)
+        except FileNotFoundError:
+            return {}
+        return found
+
+    def trouble(self, error: Exception) -> None:
+        """Leave word of what should not have happened, for who looks into it."""
+        at = error.__traceback__
+        while at is not None and at.tb_next is not None:
+            at = at.tb_next
+        line = f"{os.path.basename(at.tb_frame.f_code.co_filename)}:{at.tb_lineno}" if at else ""
+        try:
+            self.say(**self.said() | {"trouble": f"{type(error).__name__}: {error} ({line})"})
+        except OSError:
+            pass

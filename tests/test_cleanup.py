@@ -1,0 +1,219 @@
+"""What is over leaves nothing behind: no process, control group, tmux session, socket or FIFO.
+
+Looked for among all that the machine has: every process, every control group, every file of the
+home.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast import SyncProcess, connect
+from holdfast._home import Home
+from holdfast._kernel import all_processes, mark_number, marked_number
+from holdfast._store import Store
+from holdfast._sync import open_client
+from holdfast.testing import wait_until
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from tests.contained import MODES, groups_of, kind, mode_of
+else:
+    from contained import MODES, groups_of, kind, mode_of
+
+Child = Callable[..., list[str]]
+Ready = Callable[[SyncProcess], SyncProcess]
+
+__all__ = ["kind"]  # a fixture of the tests below
+
+
+class Traces:
+    """What there is of a home: its processes, sockets and FIFOs."""
+
+    def __init__(self, home: str) -> None:
+        self.home = home
+        self.known = set(self._processes())
+
+    def _processes(self) -> list[tuple[int, int]]:
+        return [(each.pid, each.start_time) for each in all_processes() if each.state not in "ZX"]
+
+    def new_processes(self) -> list[str]:
+        """Those that came since, and are somehow of this home."""
+        found = []
+        numbers = {mark_number(handle) for handle in Store(Home(self.home)).handles()}
+        for pid, start in self._processes():
+            if (pid, start) in self.known:
+                continue
+            try:
+                environment = Path(f"/proc/{pid}/environ").read_bytes()
+                command = Path(f"/proc/{pid}/cmdline").read_bytes()
+                where = os.readlink(f"/proc/{pid}/cwd")
+                open_files = [
+                    os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")
+                ]
+            except OSError:
+                continue
+            near = os.path.dirname(self.home)
+            texts = [os.fsdecode(environment), os.fsdecode(command), where, *open_files]
+            ours = marked_number(pid) in numbers or any(near in text for text in texts)
+            if pid != os.getpid() and ours:
+                found.append(f"{pid} {os.fsdecode(command)}")
+        return found
+
+    def special_files(self) -> list[str]:
+        """Sockets, FIFOs, and what a process has only while it runs."""
+        found = []
+        for directory, _, names in os.walk(self.home):
+            for name in names:
+                try:
+                    mode = os.lstat(os.path.join(directory, name)).st_mode
+                except FileNotFoundError:
+                    continue
+                passing = name.endswith((".out", ".begun", ".tmp"))
+                if stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode) or passing:
+                    found.append(name)
+        return found
+
+    def of(self, handles: list[str]) -> list[str]:
+        """Files that name one of these processes."""
+        return [
+            name
+            for _, _, names in os.walk(self.home)
+            for name in names
+            if any(handle in name for handle in handles)
+        ]
+
+
+@pytest.fixture
+def traces(home: str, tmp_path: Path) -> Traces:
+    return Traces(home)
+
+
+HOST = """
+import os, signal, sys
+import holdfast
+
+hf = holdfast.connect(session="host", lease_grace=0.5).__enter__()
+scrubs = [sys.executable, "-IS", sys.argv[1]]
+for mode in ({}, {"tty": True}, {"tmux": True}):
+    running = hf.spawn(scrubs, grace=0.1, **mode)
+    ended = hf.spawn([*scrubs, "3"], grace=0.1, **mode)
+    asks = hf.spawn("read line", stdin=True, **mode)
+    while "ready" not in running.read_at(0).text + ended.read_at(0).text: pass
+print("ready", flush=True)
+if sys.argv[2] == "closes":
+    hf.end_session()
+    os._exit(0)
+signal.pause()
+"""
+
+
+def start_host(then: str) -> subprocess.Popen[str]:
+    scrubs = str(Path(__file__).parent / "children" / "scrubs.py")
+    host = subprocess.Popen(
+        [sys.executable, "-c", HOST, scrubs, then], stdout=subprocess.PIPE, text=True
+    )
+    assert host.stdout is not None
+    assert host.stdout.readline() == "ready\n"
+    host.stdout.close()
+    return host
+
+
+def only_the_keeper(traces: Traces) -> bool:
+    """Nothing that runs, but the keeper and what it has for the next one."""
+    alien = [
+        line
+        for line in traces.new_processes()
+        if "keeper/__main__" not in line and "holdfast/watcher" not in line
+    ]
+    files = [name for name in traces.special_files() if not name.startswith("spare")]
+    return not alien and set(files) <= {"keeper.sock", "tmux.sock"}
+
+
+@pytest.mark.parametrize("then", ["closes", "is killed"])
+def test_a_session_that_is_over_leaves_nothing_that_runs(
+    traces: Traces, kind: str, then: str
+) -> None:
+    """Closed in good order, or its agent killed with -9 and the grace over: in every mode."""
+    host = start_host(then)
+    if then == "is killed":
+        host.kill()
+    host.wait()
+    wait_until(lambda: only_the_keeper(traces), what="only the keeper is left")
+    person = open_client(Home(traces.home), None)
+    records, _ = person.store.scan()
+    assert len(records) == 9
+    assert not any(record.running for record in records)
+    person.keeper_stop()
+    person.close()
+    wait_until(lambda: not traces.new_processes(), what="the watcher goes after the keeper")
+    assert traces.special_files() == []
+    assert groups_of(traces.home) == []
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_removed_process_leaves_nothing_at_all(
+    traces: Traces, kind: str, child: Child, ready: Ready, mode: str
+) -> None:
+    with connect(session="test") as hf:
+        running = ready(hf.spawn(child("scrubs"), grace=0.1, **mode_of(mode)))
+        ended = ready(hf.spawn(child("scrubs", "3"), grace=0.1, **mode_of(mode)))
+        assert ended.wait(30).code == 3
+        handles = [running.handle, ended.handle]
+        assert traces.of(handles)
+        running.remove()
+        ended.remove()
+        assert traces.of(handles) == []
+        wait_until(lambda: only_the_keeper(traces))
+        hf.keeper_stop()
+    assert groups_of(traces.home) == []
+
+
+def test_a_keeper_that_goes_by_itself_leaves_nothing(
+    traces: Traces, kind: str, child: Child, ready: Ready, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has nothing to keep any more, and nobody is connected."""
+    monkeypatch.setenv("HOLDFAST_KEEPER_IDLE", "100ms")
+    with connect(session="test") as hf:
+        for mode in MODES:
+            ready(hf.spawn(child("scrubs"), grace=0.1, **mode_of(mode)))
+        for mode in MODES:
+            assert hf.spawn("exit 3", memory="64MiB", **mode_of(mode)).wait(30).code == 3
+    wait_until(lambda: not traces.new_processes(), what="the keeper goes")
+    assert traces.special_files() == []
+    assert groups_of(traces.home) == []
+
+
+@pytest.mark.parametrize("half", ["guard", "worker", "both"])
+def test_a_killed_keeper_leaves_nothing_that_the_next_one_does_not_remove(
+    traces: Traces,
+    kind: str,
+    child: Child,
+    ready: Ready,
+    kill_both: Callable[..., None],
+    half: str,
+) -> None:
+    """Spare groups, sockets and FIFOs of a keeper that was killed with -9 go with its successor."""
+    with connect(session="test") as hf:
+        for mode in MODES:
+            ready(hf.spawn(child("scrubs"), grace=0.1, memory="64MiB", **mode_of(mode)))
+            assert hf.spawn("exit 3", **mode_of(mode)).wait(30).code == 3
+        if half == "both":
+            kill_both(hf)
+        else:
+            os.kill(hf.keeper_status()[half], signal.SIGKILL)
+    wait_until(lambda: only_the_keeper(traces), what="only the keeper is left")
+    person = open_client(Home(traces.home), None)
+    person.keeper_stop()
+    person.close()
+    wait_until(lambda: not traces.new_processes(), what="the watcher goes after the keeper")
+    assert traces.special_files() == []
+    assert groups_of(traces.home) == []
