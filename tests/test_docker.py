@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import contextlib
 import gzip
 import hashlib
 import http.server
@@ -453,6 +455,7 @@ class Registry:
             "rootfs": {"type": "layers", "diff_ids": [_digest(root)]},
         }
         self.let_go = threading.Event()
+        self.secret = ""  # what who asks has to show
         self._layer, raw = _digest(layer), json.dumps(config).encode()
         kind = "application/vnd.docker.distribution.manifest.v2+json"
         manifest = {
@@ -484,6 +487,11 @@ class Registry:
         class Answer(http.server.BaseHTTPRequestHandler):
             def do_HEAD(self) -> None:
                 data, kind = registry._found.get(self.path, (b"", ""))
+                if registry.secret and registry.secret not in self.headers.get("Authorization", ""):
+                    self.send_response(401)
+                    self.send_header("WWW-Authenticate", 'Basic realm="box"')
+                    self.end_headers()
+                    return
                 self.send_response(200 if kind else 404)
                 self.send_header("Content-Type", kind or "text/plain")
                 self.send_header("Content-Length", str(len(data)))
@@ -557,6 +565,42 @@ def test_a_pull_is_stopped_like_anything_else(
 ) -> None:
     process = hf.spawn("true", docker={"image": registry.image, "pull": True})
     assert process.kill().record.status == "killed"
+
+
+@pytest.mark.parametrize("kept", ["in the settings", "by a helper"])
+def test_a_pull_uses_what_docker_login_left(
+    hf: SyncClient,
+    registry: Registry,
+    here: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kept: str,
+) -> None:
+    """As Docker's own command would; and nobody else gets to see it."""
+    registry.secret = base64.b64encode(b"ada:s3cret-word").decode()
+    registry.let_go.set()
+    docker = {"image": registry.image, "pull": True}
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    with contextlib.suppress(Unavailable):  # or it is an end, if it took a while
+        assert hf.spawn("true", docker=docker).wait(PATIENCE).status == "failed"
+    name = registry.image.split("/")[0]
+    if kept == "by a helper":
+        settings: dict[str, Any] = {"credHelpers": {name: "test"}}
+        helper = tmp_path / "docker-credential-test"
+        answer = json.dumps({"Username": "ada", "Secret": "s3cret-word"})
+        helper.write_text(f"#!/bin/sh\nread asked; [ \"$asked\" = {name} ] && echo '{answer}'\n")
+        helper.chmod(0o700)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    else:
+        settings = {"auths": {name: {"auth": registry.secret}}}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    process = hf.spawn("echo here", docker=docker)
+    assert process.wait(PATIENCE).ok, process.refresh().notes
+    secrets_of_ours = (b"s3cret-word", registry.secret.encode())
+    for folder, _, names in os.walk(hf.home.path):
+        for file in (Path(folder) / name for name in names):
+            if file.is_file():
+                assert not any(word in file.read_bytes() for word in secrets_of_ours), file
 
 
 def test_a_pull_that_fails_is_an_end_with_the_cause(

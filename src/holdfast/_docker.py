@@ -265,6 +265,7 @@ def request(
         "mounts": list(asked.mounts),
         "workdir": asked.workdir,
         "pull": asked.pull,
+        "login": _login(asked),
         "init": True,
         "exec": asked.inside,
     }
@@ -275,6 +276,14 @@ def request(
         "env": {**passed, "HOLDFAST_RUNNER": json.dumps(spec)},
     }
     return {"limits": limits, "docker": asked.public(), "runner": runner}
+
+
+def _login(asked: Asked) -> str:
+    if not asked.pull:
+        return ""
+    from .docker.login import login
+
+    return login(asked.image, os.environ)
 
 
 async def until_begun(process: Process) -> None:

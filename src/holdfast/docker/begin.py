@@ -172,7 +172,7 @@ def _pull(engine: Engine, spec: dict[str, Any], notes: Notes, desk: Desk) -> int
         stops.extend(desk.stops())
         return bool(stops)
 
-    if not pull(engine, image, say, desk.woken, stopped):
+    if not pull(engine, image, spec["login"], say, desk.woken, stopped):
         raise Stopped(stops[0])
     return written
 

@@ -56,12 +56,13 @@ class Engine:
         *,
         timeout: float | None = 30.0,
         upgrade: bool = False,
+        login: str = "",
     ) -> tuple[socket.socket, bytes]:
         """Send a request; the connection, and what of the body has come with the head.
 
         With `upgrade` the connection is the container's own input and output from then on.
         """
-        end = self.send(method, path, body, timeout=timeout, upgrade=upgrade)
+        end = self.send(method, path, body, timeout=timeout, upgrade=upgrade, login=login)
         try:
             head, rest = self._head(end, 1 if upgrade else _PIECE)
             status = int(head.split(None, 2)[1])
@@ -86,6 +87,7 @@ class Engine:
         *,
         timeout: float | None = 30.0,
         upgrade: bool = False,
+        login: str = "",
     ) -> socket.socket:
         """Send a request and do not wait for the answer."""
         data = b"" if body is None else json.dumps(body).encode()
@@ -94,6 +96,8 @@ class Engine:
             lines += ["Connection: Upgrade", "Upgrade: tcp"]
         if body is not None:
             lines.append("Content-Type: application/json")
+        if login:
+            lines.append(f"X-Registry-Auth: {login}")
         lines += [f"Content-Length: {len(data)}", "", ""]
         end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
@@ -134,8 +138,10 @@ def find_socket(environ: Mapping[str, str]) -> str:
     home = environ.get("HOME") or os.path.expanduser("~")
     source = "DOCKER_HOST"
     if not host:
-        config = environ.get("DOCKER_CONFIG") or os.path.join(home, ".docker")
-        name = environ.get("DOCKER_CONTEXT") or _json(f"{config}/config.json").get("currentContext")
+        config = config_directory(environ)
+        name = environ.get("DOCKER_CONTEXT") or read_json(f"{config}/config.json").get(
+            "currentContext"
+        )
         if name and name != "default":
             host = _context(config, str(name))
             source = f"the Docker context {name}"
@@ -156,6 +162,11 @@ def find_socket(environ: Mapping[str, str]) -> str:
     return next((path for path in places if os.path.exists(path)), places[0])
 
 
+def config_directory(environ: Mapping[str, str]) -> str:
+    home = environ.get("HOME") or os.path.expanduser("~")
+    return environ.get("DOCKER_CONFIG") or os.path.join(home, ".docker")
+
+
 def _context(config: str, name: str) -> str:
     metas = os.path.join(config, "contexts", "meta")
     try:
@@ -163,14 +174,15 @@ def _context(config: str, name: str) -> str:
     except OSError:
         return ""
     for folder in folders:
-        meta = _json(f"{metas}/{folder}/meta.json")
+        meta = read_json(f"{metas}/{folder}/meta.json")
         if meta.get("Name") == name:
             endpoint = (meta.get("Endpoints") or {}).get("docker") or {}
             return str(endpoint.get("Host") or "")
     return ""
 
 
-def _json(path: str) -> dict[str, Any]:
+def read_json(path: str) -> dict[str, Any]:
+    """A file of Docker's settings; empty if there is none."""
     try:
         with open(path, encoding="utf-8") as file:
             found = json.load(file)

@@ -28,13 +28,19 @@ def has(engine: Engine, image: str) -> bool:
 
 
 def pull(
-    engine: Engine, image: str, say: Callable[[str], None], woken: int, stopped: Callable[[], bool]
+    engine: Engine,
+    image: str,
+    login: str,
+    say: Callable[[str], None],
+    woken: int,
+    stopped: Callable[[], bool],
 ) -> bool:
     """Returns whether it is there now; not if we were stopped meanwhile (`woken` is readable)."""
     name, tag = _split(image)
     query = f"fromImage={quote(name, safe='')}" + (f"&tag={quote(tag, safe='')}" if tag else "")
     try:
-        end, rest = engine.open("POST", f"/images/create?{query}", timeout=_SILENCE)
+        where = f"/images/create?{query}"
+        end, rest = engine.open("POST", where, timeout=_SILENCE, login=login)
     except EngineError as error:
         if error.status == 0:
             raise silent(error, engine.path) from None

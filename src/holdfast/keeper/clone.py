@@ -7,7 +7,8 @@ made before, by some fifty bytes of machine code: a loop that makes one call aft
 last of which is `execve`. The parent sleeps meanwhile.
 
 Where that code is not known or memory cannot be made executable, the child gets a copy of our
-memory and makes the same calls in Python, which takes a millisecond longer.
+memory and makes the same calls in Python, which takes a millisecond longer. That is only for a
+process with one thread, as the worker is: Python in the copy would wait for the others.
 """
 
 from __future__ import annotations
