@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,8 +22,9 @@ from holdfast import (
     SyncProcess,
     Unavailable,
     _sandbox,
+    connect,
 )
-from holdfast._kernel import stat
+from holdfast._kernel import machine, stat
 from holdfast.testing import wait_until
 
 TYPE_CHECKING = False
@@ -84,15 +88,16 @@ def test_nobody_else_is_to_be_seen(hf: SyncClient, work: Path, mode: str) -> Non
 
 
 def test_the_network_is_there_when_it_is_asked_for(hf: SyncClient, work: Path) -> None:
-    command = "tail -n +3 /proc/net/dev | wc -l"
+    command = "readlink /proc/self/ns/net; tail -n +3 /proc/net/dev | wc -l"
     without = hf.spawn(command, cwd=work, sandbox=True)
     within = hf.spawn(command, cwd=work, sandbox={"network": True})
     without.wait(30)
     within.wait(30)
-    with open("/proc/net/dev") as file:
-        here = len(file.readlines()) - 2
-    assert without.read_at(0).text == "1\n"
-    assert within.read_at(0).text == f"{here}\n"
+    here = os.readlink("/proc/self/ns/net")
+    assert within.read_at(0).text.split()[0] == here
+    namespace, interfaces = without.read_at(0).text.split()
+    assert namespace != here
+    assert interfaces == "1"
     assert within.record.sandbox == {"network": True}
 
 
@@ -198,3 +203,102 @@ def test_the_interpreter_runs_inside(hf: SyncClient, work: Path) -> None:
     )
     process.wait(30)
     assert process.read_at(0).text == f"{os.path.realpath(work)}\n"
+
+
+def test_root_cannot_undo_it(hf: SyncClient, work: Path) -> None:
+    """Whoever runs it: what is read-only stays so, and there is no way to another control group."""
+    command = (
+        "mount -o remount,bind,rw / && echo undone; "
+        "for tree in /sys/fs/cgroup /sys/fs/cgroup/*/; do "
+        "mount -o remount,bind,rw $tree && echo undone; mkdir $tree/escaped && echo undone; done; "
+        "mknod disk b 8 0 && echo undone; : > /proc/sysrq-trigger && echo undone; "
+        "cat /proc/sys/kernel/core_pattern > was && "
+        "cat was > /proc/sys/kernel/core_pattern && echo undone; echo tried"
+    )
+    process = hf.spawn(command, cwd=work, sandbox=True)
+    assert process.wait(30).ok
+    text = process.read_at(0).text
+    assert "undone" not in text
+    assert text.endswith("tried\n")
+
+
+def test_what_belongs_to_somebody_else_can_be_written_to_by_root(
+    hf: SyncClient, work: Path
+) -> None:
+    """In its own directory root is root."""
+    if os.geteuid() != 0:
+        return
+    os.chown(work, 65534, 65534)
+    work.chmod(0o700)
+    assert hf.spawn("touch made; chown 65534 made", cwd=work, sandbox=True).wait(30).ok
+    assert (work / "made").stat().st_uid == 65534
+
+
+def test_another_keeper_and_an_engine_are_no_way_out(
+    hf: SyncClient, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sockets need no network; the usual ones are not there, though their directory is."""
+    user = work / "user"
+    usual = user / ".local" / "state" / "holdfast"
+    (user / ".docker" / "run" / "docker.sock").mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(user))
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{work}/docker.sock")
+    engine = socket.socket(socket.AF_UNIX)
+    with contextlib.closing(engine), connect(home=usual, session="test") as other:
+        engine.bind(f"{work}/docker.sock")
+        other.spawn("true").wait(30)
+        command = (
+            f"[ -S {work}/docker.sock ] && echo engine; ls {usual} | wc -l; "
+            f"ls {user}/.docker/run | wc -l"
+        )
+        process = hf.spawn(command, cwd=work, sandbox={"network": True})
+        assert process.wait(30).ok
+        assert process.read_at(0).text == "0\n0\n"
+
+
+def test_a_keeper_sees_that_a_client_is_in_a_sandbox(hf: SyncClient, work: Path) -> None:
+    """What a client says of its machine is not believed: pids would not mean the same to both."""
+    home = work / "home"
+    with connect(home=home, session="test") as other:
+        other.spawn("true").wait(30)
+        program = (
+            "import holdfast, holdfast._kernel as kernel\n"
+            f"kernel.machine = lambda: {machine()!r}\n"
+            "from holdfast._home import Home\n"
+            "from holdfast._sync import open_client\n"
+            f"try: open_client(Home({str(home)!r}), None).spawn('true')\n"
+            "except holdfast.KeeperError as error: print(error)\n"
+        )
+        process = hf.spawn(
+            [sys.executable, "-c", program],
+            cwd=work,
+            sandbox=True,
+            env={"PYTHONPATH": os.path.dirname(os.path.dirname(_sandbox.__file__))},
+        )
+        process.wait(60)
+        assert "another container" in process.read_at(0).text
+
+
+def test_a_program_whose_path_looks_like_a_variable(hf: SyncClient, work: Path) -> None:
+    place = work / "a=b"
+    place.mkdir()
+    tool = place / "tool"
+    tool.write_text('#!/bin/sh\necho right "$@"\n')
+    tool.chmod(0o700)
+    process = hf.spawn([str(tool), "echo", "wrong"], cwd=work, sandbox=True)
+    process.wait(30)
+    assert process.read_at(0).text == "right echo wrong\n"
+
+
+def test_a_program_that_is_hidden_is_an_error(hf: SyncClient, home: str) -> None:
+    """It would not be found inside; and the home itself is no place for a sandbox."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as hidden:
+        tool = Path(hidden) / "tool"
+        tool.write_text("#!/bin/sh\n")
+        tool.chmod(0o700)
+        with pytest.raises(NotExecutable, match="not to be seen in the sandbox"):
+            hf.spawn([str(tool)], cwd="/usr", sandbox=True)
+    hf.spawn("true").wait(30)
+    with pytest.raises(BadDirectory, match="own home"):
+        hf.spawn("true", cwd=home, sandbox=True)

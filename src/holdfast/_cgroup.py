@@ -27,6 +27,7 @@ V2 = ""
 LIMITS = ("memory", "pids", "cpu")
 _KEEPER = "keeper"
 _FREEZE_PATIENCE = 0.05
+_LEAVE_PATIENCE = 0.5
 
 
 def own_groups() -> dict[str, str]:
@@ -163,12 +164,23 @@ class Trees:
                 if name != _KEEPER and f"{base}/{name}" not in kept:
                     _remove(f"{base}/{name}")
             if going:
-                if tree == V2 and os.path.isdir(f"{base}/{_KEEPER}"):
-                    with contextlib.suppress(OSError):
-                        _write(f"{base}/cgroup.subtree_control", "-memory -pids -cpu")
-                        _write(f"{base}/cgroup.procs", "0")
-                    _remove(f"{base}/{_KEEPER}")
-                _remove(base)
+                _remove(base)  # not where we are in it ourselves: then the last of us does
+
+    def leave(self) -> None:
+        """Remove the group that was made for the keeper, as the last who is in it."""
+        own, base = self._own.get(V2), f"{self._own.get(V2)}/{self._name}"
+        if own is None or not os.path.isdir(f"{base}/{_KEEPER}"):
+            return
+        alone = _directories(own) == [self._name]
+        for path in (base, own) if alone else (base,):
+            for name in LIMITS:  # with which nobody may be in the group itself
+                with contextlib.suppress(OSError):
+                    _write(f"{path}/cgroup.subtree_control", f"-{name}")
+        with contextlib.suppress(OSError):
+            join(own)
+        until = time.monotonic() + _LEAVE_PATIENCE
+        while not _remove(base) and time.monotonic() < until:
+            time.sleep(0.005)  # until those that we started have noticed that we go
 
 
 # -- the groups of one process, as its record names them -----------------------------------------

@@ -650,5 +650,5 @@ def _sandboxed(asked: bool | Mapping[str, Any]) -> dict[str, Any] | None:
         raise BadRequest('sandbox is True or like {"network": True, "root": DIRECTORY}')
     from . import _sandbox
 
-    found = {"network": network, "program": _sandbox.find()}
+    found = {"network": network, "program": _sandbox.find(), "ways_out": _sandbox.ways_out()}
     return found if root is None else {**found, "root": _environment.working_directory(root)}

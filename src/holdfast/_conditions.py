@@ -28,6 +28,7 @@ import time
 from dataclasses import dataclass, field
 
 from ._config import parse_duration
+from ._environment import is_within
 from ._errors import BadRequest, StoreError
 from ._match import Pattern
 from ._output import Log
@@ -35,7 +36,7 @@ from ._watches import STREAMS, merged, unknown_word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from threading import Thread
     from typing import Any
 
@@ -400,11 +401,14 @@ class HttpAnswers(_Asked):
 
 
 class FileExists(Condition):
-    def __init__(self, path: str) -> None:
+    """`within`: not where links lead out of these directories, whenever they are made."""
+
+    def __init__(self, path: str, within: Sequence[str] | None = None) -> None:
         super().__init__()
         if not path or "\0" in path:
             raise BadRequest("a file to wait for needs a path")
         self._path = path
+        self._within = within
         self.text = f"file={path}"
 
     def _absolute(self, scene: Scene) -> str:
@@ -415,6 +419,8 @@ class FileExists(Condition):
 
     def look(self, scene: Scene) -> dict[str, Any] | None:
         path = self._absolute(scene)
+        if self._within is not None and not is_within(path, *self._within):
+            return None
         return {"path": path} if os.path.exists(path) else None
 
 
@@ -492,6 +498,7 @@ _MORE = {
     "output": ("since", "stream"),
     "port": ("host",),
     "http": ("body", "status"),
+    "file": ("within",),
     "quiet": ("stream",),
 }
 
@@ -565,7 +572,7 @@ def _make(kind: str, value: Any, more: dict[str, Any], ends: dict[str, int]) -> 
     if kind == "file":
         path = os.fspath(value)
         os.fsencode(path)  # a ValueError for what can be no path
-        return FileExists(path)
+        return FileExists(path, more.pop("within", None))
     return OutputQuiet(parse_duration(value), *_streams(more, ends))
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import stat
 
 from ._errors import BadRequest, StoreError
 from ._home import read_private
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 _NAME = "holdfast-"  # and the handle
 _CONNECT, _STAYS = 1.0, 0.05
+_TERMINALS = range(136, 144)  # major numbers of those in /dev/pts
 
 
 def runner_path(directory: str, handle: str) -> str:
@@ -127,22 +129,53 @@ class Container:
             return Seen("unknown")
         if not terminal:
             return see(self.pid, None)
-        tty = self._terminal()
-        return Seen("unknown") if tty is None else see(self.pid, tty)
-
-    def _terminal(self) -> str | None:
+        found = self._terminal()
+        if found is None:
+            return Seen("unknown")
+        fd, name = found
         try:
-            return f"/proc/{self.pid}/root" + os.readlink(f"/proc/{self.pid}/fd/0")
-        except OSError:
-            return None
+            return see(self.pid, _again(fd), name)
+        finally:
+            os.close(fd)
 
     def open_terminal(self) -> int | None:
         """Its terminal, where that can be seen, to ask how it is set."""
-        path = self._terminal()
+        found = self._terminal()
+        if found is None:
+            return None
+        from ._tty import open_terminal
+
         try:
-            return None if path is None else os.open(path, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+            return open_terminal(_again(found[0]))
         except OSError:
             return None
+        finally:
+            os.close(found[0])
+
+    def _terminal(self) -> tuple[int, str] | None:
+        """What its stdin is, if that is a terminal, and the name of that in there.
+
+        By the descriptor itself: the name, looked up from here, could lead to a file of ours. It is
+        not opened before it is known to be a terminal; until then we only hold on to it.
+        """
+        path = f"/proc/{self.pid}/fd/0"
+        try:
+            name = os.readlink(path)
+            if not name.startswith("/dev/"):
+                return None
+            fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        except OSError:
+            return None
+        found = os.fstat(fd)
+        if stat.S_ISCHR(found.st_mode) and os.major(found.st_rdev) in _TERMINALS:
+            return fd, name
+        os.close(fd)
+        return None
+
+
+def _again(fd: int) -> str:
+    """A path by which what a descriptor holds on to can be opened."""
+    return f"/proc/self/fd/{fd}"
 
 
 def check_published(record: Record, port: int) -> None:

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 _POLL, _LOOK = 0.05, 1.0
 _PATIENCE = 5.0  # with an engine that only has to say something
 _SAYS = frozenset({"container", "pulling", "error"})
+_PART = 100 << 10
 _RUNNER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "docker", "runner.py")
 # A command that is a string: by bash, if the image has one. Docker keeps stdout and stderr apart
 # and does not tell which came first: they keep their order only if the shell makes one of them.
@@ -60,7 +61,7 @@ _BY_BASH = 'command -v bash > /dev/null 2>&1 && exec bash -c "$1"; exec sh -c "$
 _AS_ONE = "exec 2>&1; "
 _WORDS = ("image", "pull", "network", "user", "mounts", "workdir")
 # What a command cannot have otherwise than the container that it runs in.
-_OF_CONTAINER = (*("docker", "ports", "sandbox", "tmux", "memory", "cpu", "processes", "files"),)
+_OF_CONTAINER = ("docker", "ports", "sandbox", "tmux", "memory", "cpu", "processes", "files")
 _NOT_BY_DOCKER = (
     "ports are published by Docker only: say which image with docker=..., or leave ports out: a "
     "plain process listens on the machine itself"
@@ -89,7 +90,12 @@ class Asked:
 
     def public(self) -> dict[str, Any]:
         """What the record says of it, besides the container's name."""
-        return {"image": self.image, "network": self.network, "user": self.user}
+        return {
+            "image": self.image,
+            "network": self.network,
+            "user": self.user,
+            "mounts": list(self.mounts),  # besides its working directory
+        }
 
 
 def asked(docker: Any, ports: Any, cwd: str) -> Asked | None:
@@ -164,7 +170,8 @@ def inside(record: Record, cwd: str | os.PathLike[str] | None, user: str | None)
     return Asked(
         image=shown["image"],
         network=shown.get("network"),
-        user=user,
+        user=user or shown.get("user"),
+        mounts=tuple(shown.get("mounts") or ()),
         workdir=workdir,
         inside=str(told["container"]),
     )
@@ -266,16 +273,24 @@ def request(
         "workdir": asked.workdir,
         "pull": asked.pull,
         "login": _login(asked),
-        "init": True,
         "exec": asked.inside,
     }
     passed = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     runner = {
         "kind": "docker",
         "argv": [sys.executable, "-I", "-S", _RUNNER],
-        "env": {**passed, "HOLDFAST_RUNNER": json.dumps(spec)},
+        "env": {**passed, **_in_parts(json.dumps(spec))},
     }
     return {"limits": limits, "docker": asked.public(), "runner": runner}
+
+
+def _in_parts(text: str) -> dict[str, str]:
+    """As variables: none may be longer than the kernel takes, all together may."""
+    parts = [text[at : at + _PART] for at in range(0, len(text), _PART)]
+    return {
+        f"HOLDFAST_RUNNER_{number}" if number else "HOLDFAST_RUNNER": part
+        for number, part in enumerate(parts)
+    }
 
 
 def _login(asked: Asked) -> str:

@@ -108,6 +108,12 @@ def working_directory(cwd: str | os.PathLike[str] | None) -> str:
     return path
 
 
+def is_within(path: str, *directories: str) -> bool:
+    """Whether it is one of these, or below, wherever links lead."""
+    real = os.path.realpath(path) + "/"
+    return any(real.startswith(os.path.realpath(each).rstrip("/") + "/") for each in directories)
+
+
 def current_umask() -> int:
     try:
         fd = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)

@@ -142,8 +142,8 @@ def look_at(record: Record) -> Answer:
     return False if container is None else container.see(record.tty is not None).answer
 
 
-def see(pid: int, tty: str | None) -> Seen:
-    """As `look`, and who it is that waits."""
+def see(pid: int, tty: str | None, name: str = "") -> Seen:
+    """As `look`, and who it is that waits; the terminal may have another name where that is."""
     if _CALLS is None:
         return Seen("unknown")
     try:
@@ -158,7 +158,7 @@ def see(pid: int, tty: str | None) -> Seen:
         device = os.stat(tty).st_rdev
         if leader.tty != device or leader.foreground <= 0:
             return Seen("unknown")  # it has left the terminal
-        return _see(leader, _Terminal(tty, device, leader))
+        return _see(leader, _Terminal(tty, name or tty, device, leader))
     except FileNotFoundError:
         return Seen(False)
     except (OSError, ValueError, IndexError):
@@ -233,13 +233,14 @@ class _Terminal:
     That is the foreground group; and whoever left the session, to whom it is a file like others.
     """
 
-    __slots__ = ("_device", "_group", "_names", "_session", "path")
+    __slots__ = ("_device", "_group", "_name", "_names", "_path", "_session")
 
-    def __init__(self, path: str, device: int, leader: _Task) -> None:
-        self.path = path
+    def __init__(self, path: str, name: str, device: int, leader: _Task) -> None:
+        self._path = path
+        self._name = name
         self._device = device
         self._group, self._session = leader.foreground, leader.session
-        self._names = (os.path.basename(path), "tty", "console")
+        self._names = (os.path.basename(name), "tty", "console")
 
     def asks(self, task: _Task) -> bool:
         return task.group == self._group or task.session != self._session
@@ -262,7 +263,7 @@ class _Terminal:
     def confusable(self, link: str) -> bool:
         """Whether readers of what a descriptor links to may sleep where a terminal's do."""
         if link.startswith("/dev/"):
-            return link not in (self.path, "/dev/tty", "/dev/null")
+            return link not in (self._name, "/dev/tty", "/dev/null")
         return link.startswith("socket:") or "notify" in link
 
     def kind(self, by_read: bool) -> Answer:
@@ -270,7 +271,7 @@ class _Terminal:
 
         # Without O_NOCTTY it could become the terminal that controls us.
         flags = os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC
-        fd = os.open(self.path, flags)
+        fd = os.open(self._path, flags)
         try:
             _, _, _, local, _, _, characters = termios.tcgetattr(fd)
         except termios.error:

@@ -379,6 +379,21 @@ def peer_pidfd(connection: socket.socket) -> int | None:
         return None
 
 
+def shares_pids(connection: socket.socket) -> bool:
+    """Whether the process at the other end is in our pid namespace, whatever it says itself."""
+    pidfd = peer_pidfd(connection)
+    if pidfd is None:
+        return False
+    try:
+        there = os.readlink(f"/proc/{peer_of(connection)[0]}/ns/pid")
+        # If it still lives now, it was that one's.
+        return there == os.readlink("/proc/self/ns/pid") and send_signal(pidfd, 0)
+    except OSError:
+        return False
+    finally:
+        os.close(pidfd)
+
+
 class MemoryKills:
     """Which pids the kernel killed because memory ran out, from its log.
 

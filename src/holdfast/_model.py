@@ -187,9 +187,9 @@ class Record:
     cpu_seconds: float | None = None
     containment: str = ""  # "cgroup", "cgroup-v1", "tree"; see `keeper/contain.py`
     limits: dict[str, Any] = field(default_factory=dict)  # name -> {"limit": ..., "by": ...}
-    sandbox: dict[str, Any] | None = None  # {"network": bool}
+    sandbox: dict[str, Any] | None = None  # {"network": bool, "root"?: path}
     runner: dict[str, Any] | None = None  # the program that runs it elsewhere; `keeper/runner.py`
-    docker: dict[str, Any] | None = None  # {"image", "network", "user", "container"}
+    docker: dict[str, Any] | None = None  # {"image", "network", "user", "mounts", "container"}
     ports: dict[str, Any] = field(default_factory=dict)  # of its container -> of this machine
     cgroups: list[str] = field(default_factory=list)  # the directories of its control groups
     ends_with: str | None = None  # what would take it along, besides the machine

@@ -12,7 +12,7 @@ import os
 import shutil
 import signal
 
-from ._errors import Unavailable
+from ._errors import BadDirectory, NotExecutable, Unavailable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,6 +30,11 @@ IGNORED = (
 )
 # Sockets of daemons, by which a command could leave the sandbox; names are still resolved.
 _HIDDEN = ("/run", "/var/run", "/tmp", "/var/tmp")
+_HIDDEN_WORDS = "/run, /tmp and /var/tmp"
+# What in /proc is the machine's, and root could write to without any capability.
+_MACHINE = ("acpi", "asound", "bus", "fs", "irq", "mtrr", "scsi", "sys", "sysrq-trigger")
+# What root may still do, on what it can write to: whoever the files there belong to.
+_CAPABILITIES = ("CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_CHOWN")
 _NAMES = ("/run/systemd/resolve", "/run/resolvconf", "/run/NetworkManager/resolv.conf")
 
 
@@ -65,9 +70,7 @@ def _refusal(bwrap: str) -> str | None:
     """What bubblewrap says when it is tried."""
     import subprocess
 
-    command = arguments(bwrap, "true", ["true"], "/", "/nonexistent-home", False)
-    at = command.index("--tmpfs", command.index("/proc"))
-    del command[at : command.index("--chdir")]
+    command = [*_made(bwrap, False), "--chdir", "/", "--", *_inside([], "true", ["true"])]
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=10, text=True
@@ -88,29 +91,77 @@ def arguments(
     network: bool,
     root: str | None = None,
     env: dict[str, str] | None = None,
+    ways_out: Sequence[str] = (),
 ) -> list[str]:
     """What runs `argv` inside, where it can write to `root`, or else to its working directory.
 
     Variables that would have bubblewrap itself load something move from `env` to the inside.
     """
     root = root or cwd
+    if _is_in(root, home):
+        raise BadDirectory(f"{root} is in holdfast's own home, which no sandbox sees; give a cwd")
     env = {} if env is None else env
     loading = [f"{name}={env.pop(name)}" for name in [*env] if _loads(name)]
+    found = _made(bwrap, network)
+    hidden = [path for path in _HIDDEN if os.path.isdir(path) and not os.path.islink(path)]
+    if any(_is_in(program, path) for path in hidden) and not _is_in(program, root):
+        raise NotExecutable(
+            f"{program} is not to be seen in the sandbox, where {_HIDDEN_WORDS} are empty; put it "
+            "into the working directory",
+            missing=True,
+        )
+    for path in hidden:
+        found += ["--tmpfs", path]
+    for path in _NAMES if network else ():
+        found += ["--ro-bind-try", path, path]
+    found += ["--bind", root, root]
+    for path in dict.fromkeys([home, *ways_out]):
+        if _is_in(path, root) or not any(_is_in(path, place) for place in hidden):
+            found += ["--tmpfs", path] if os.path.isdir(path) else ["--ro-bind", "/dev/null", path]
+    return [*found, "--chdir", cwd, "--", *_inside(loading, program, argv)]
+
+
+def _made(bwrap: str, network: bool) -> list[str]:
+    """The namespaces, with nothing hidden yet."""
     found = [bwrap, "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
     if not network:
         found.append("--unshare-net")
+    found += ["--cap-drop", "ALL"]  # or root would make the file system writable again
+    if os.geteuid() == 0:
+        for name in _CAPABILITIES:
+            found += ["--cap-add", name]
     found += ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]
-    for path in _HIDDEN:
-        if os.path.isdir(path) and not os.path.islink(path):
-            found += ["--tmpfs", path]
-    for path in _NAMES if network else ():
-        found += ["--ro-bind-try", path, path]
-    hidden, writable = ["--tmpfs", home], ["--bind", root, root]  # never a way to the keeper
-    within = f"{os.path.realpath(home)}/".startswith(f"{os.path.realpath(root)}/")
-    found += [*writable, *hidden] if within else [*hidden, *writable]
-    found += ["--chdir", cwd, "--"]
+    for name in _MACHINE:
+        found += ["--ro-bind-try", f"/proc/{name}", f"/proc/{name}"]
+    return found
+
+
+def _inside(loading: list[str], program: str, argv: Sequence[str]) -> list[str]:
     names = ",".join(number.name[3:] for number in IGNORED)
-    return [*found, "/usr/bin/env", f"--default-signal={names}", "--", *loading, program, *argv[1:]]
+    found = ["/usr/bin/env", f"--default-signal={names}", "--", *loading]
+    if "=" in program:  # which `env` would take for a variable
+        found += ["/bin/sh", "-c", 'exec "$0" "$@"']
+    return [*found, program, *argv[1:]]
+
+
+def ways_out() -> list[str]:
+    """Where somebody may listen who does for the caller what a command says: other keepers of its
+    user, and Docker's engine."""
+    from ._home import Home
+    from .docker.engine import EngineError, find_socket
+
+    user = os.path.expanduser("~")
+    places = [Home.usual(), f"{user}/.docker/run", f"{user}/.docker/desktop"]
+    try:
+        places.append(find_socket(os.environ))
+    except EngineError:
+        pass
+    return [path for path in places if os.path.exists(path)]
+
+
+def _is_in(path: str, directory: str) -> bool:
+    path, directory = os.path.realpath(path), os.path.realpath(directory)
+    return os.path.commonpath([path, directory]) == directory
 
 
 def _loads(name: str) -> bool:

@@ -3,7 +3,8 @@
 DESIGN. The place is made before the container, and the connection is on the shelf before the start.
 So a runner that is killed here leaves: nothing; a place alone, or a container that was not started,
 which the next runner starts; or one that runs, with its connection on the shelf. The request with
-its environment is known to the first runner alone, so only that one can make the container.
+its environment is known to the first runner alone, so only that one can make the container; if it
+was just doing that, the next one waits for the engine to be done with it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from . import inside, place, ports
 from .container import Container, init_is_gone, name_of
 from .engine import Engine, EngineError
 from .follow import Follower
+from .link import await_request
 from .output import Output, write_all
 from .refusal import Refused, refused, silent
 
@@ -66,6 +68,8 @@ def begin(spec: dict[str, Any], notes: Notes, desk: Desk) -> Life:
             network=spec["network"],
             ports=[port.name for port in asked],
         )
+        if stops := desk.stops():
+            raise Stopped(stops[0])
         container = container_of(at)
         life = Life(at, container, (skip, 0), desk)
         for attempt in range(_TRIES):
@@ -89,13 +93,20 @@ def go_on(notes: Notes, sizes: tuple[int, int], desk: Desk) -> Life | None:
     at = find_place(notes)
     life = Life(at, container_of(at), sizes, desk)
     desk.serve(life.container, at)
+    stop = _stop()
+    if stop:
+        desk.ask(stop)  # now: who waits for an engine from here on does not wait for ever
     state = desk.state()
+    if state is None and await_request():
+        state = desk.state()
     if state is None:
         if notes.said().get("container") is None:
             raise _too_early()
         return None
     found_connection = life.follower.resume()
     if state.said == "created":
+        if stop:
+            raise Stopped(stop)  # and it is removed
         try:
             if not found_connection:
                 life.follower.attach(first=True)
@@ -225,6 +236,8 @@ def go_on_inside(handle: str, notes: Notes, sizes: tuple[int, int], desk: Desk) 
     target.pid = notes.said().get("pid") or 0
     life = LifeInside(at, target, sizes, desk)
     desk.serve(target, at)
+    if stop := _stop():
+        desk.ask(stop)
     life.follower.resume()
     return life
 
@@ -239,7 +252,8 @@ def is_inside(notes: Notes) -> bool:
 
 def _make_place(notes: Notes, spec: dict[str, Any], **more: Any) -> place.Place:
     keep = ("socket", "tty", "stdin", "separate")
-    place.make(notes.place, {name: spec[name] for name in keep} | more)
+    told = {name: spec[name] for name in keep} | more
+    notes.when_there_is_room(lambda: place.make(notes.place, told))
     return place.Place(notes.place)
 
 
@@ -257,9 +271,14 @@ def container_of(at: place.Place) -> Container:
     return Container(engine, told["container"], tty=told["tty"], stdin=stdin)
 
 
+def _stop() -> int:
+    """The signal of a stop that was under way when our predecessor died, or 0."""
+    return int(os.environ.get("HOLDFAST_STOP", "0"))
+
+
 def _too_early() -> Refused | Stopped:
-    if stop := os.environ.get("HOLDFAST_STOP"):
-        return Stopped(int(stop))
+    if stop := _stop():
+        return Stopped(stop)
     return Refused(
         "the runner was killed before its container was made; start it again", "unavailable"
     )

@@ -8,7 +8,9 @@ import time
 
 from .engine import Engine, EngineError
 from .frames import nanoseconds
+from .link import put_request_on_shelf
 from .ports import LOOPBACK
+from .refusal import Refused
 from .target import State
 
 TYPE_CHECKING = False
@@ -46,7 +48,13 @@ class Container:
 
     def create(self, spec: dict[str, Any], ports: list[Port]) -> None:
         path = f"/containers/create?name={self.name}"
-        self.engine.call("POST", path, request(spec, ports), timeout=_START_TIMEOUT)
+        self.engine.call(
+            "POST",
+            path,
+            request(spec, ports),
+            timeout=_START_TIMEOUT,
+            connected=put_request_on_shelf,
+        )
 
     def attach(self) -> socket.socket:
         query = "stream=1&stdout=1" + "&stderr=1" * (not self._tty) + "&stdin=1" * self._stdin
@@ -178,10 +186,23 @@ def _hidden(home: str, mounts: list[dict[str, Any]]) -> list[dict[str, Any]]:
     home, found = os.path.realpath(home), []
     for mount in mounts:
         source = os.path.realpath(mount["Source"])
-        if home.startswith(f"{source}/"):
-            target = os.path.join(mount["Target"], os.path.relpath(home, source))
-            found.append({"Type": "tmpfs", "Target": target})
+        if _is_within(source, home):
+            raise Refused(
+                f"{mount['Source']} is in holdfast's own home, which no container gets to see; "
+                "give another directory",
+                "bad_directory",
+            )
+        if _is_within(home, source):
+            target = os.path.normpath(f"{mount['Target']}/{os.path.relpath(home, source)}")
+            over = [other for other in mounts if _is_within(target, other["Target"])]
+            if max(over, key=lambda other: len(os.path.normpath(other["Target"]))) is mount:
+                found.append({"Type": "tmpfs", "Target": target})
     return found
+
+
+def _is_within(path: str, directory: str) -> bool:
+    directory = os.path.normpath(directory)
+    return os.path.commonpath((directory, path)) == directory
 
 
 def _mount(source: str, target: str, read_only: bool) -> dict[str, Any]:

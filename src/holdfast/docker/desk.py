@@ -67,7 +67,7 @@ class Desk:
 
     def stops(self) -> list[int]:
         """Signals that have come and are to end what is not there yet; the others are dropped."""
-        return [number for number in self._taken() if number in _ENDING]
+        return [number for number in (*self._waiting, *self._taken()) if number in _ENDING]
 
     def pass_on(self) -> None:
         """Look for signals and give the engine what it has not got yet."""

@@ -14,7 +14,7 @@ import socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any
 
 _PIECE = 1 << 16
@@ -36,9 +36,17 @@ class Engine:
     def __init__(self, path: str) -> None:
         self.path = path
 
-    def call(self, method: str, path: str, body: Any = None, *, timeout: float = 30.0) -> Any:
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        timeout: float = 30.0,
+        connected: Callable[[socket.socket], None] | None = None,
+    ) -> Any:
         """The whole answer, from JSON; None if it is empty."""
-        end, answer = self.open(method, path, body, timeout=timeout)
+        end, answer = self.open(method, path, body, timeout=timeout, connected=connected)
         try:
             while piece := end.recv(_PIECE):
                 answer += piece
@@ -57,12 +65,22 @@ class Engine:
         timeout: float | None = 30.0,
         upgrade: bool = False,
         login: str = "",
+        connected: Callable[[socket.socket], None] | None = None,
     ) -> tuple[socket.socket, bytes]:
         """Send a request; the connection, and what of the body has come with the head.
 
         With `upgrade` the connection is the container's own input and output from then on.
+        `connected` gets it before anything is sent.
         """
-        end = self.send(method, path, body, timeout=timeout, upgrade=upgrade, login=login)
+        end = self.send(
+            method,
+            path,
+            body,
+            timeout=timeout,
+            upgrade=upgrade,
+            login=login,
+            connected=connected,
+        )
         try:
             head, rest = self._head(end, 1 if upgrade else _PIECE)
             status = int(head.split(None, 2)[1])
@@ -88,6 +106,7 @@ class Engine:
         timeout: float | None = 30.0,
         upgrade: bool = False,
         login: str = "",
+        connected: Callable[[socket.socket], None] | None = None,
     ) -> socket.socket:
         """Send a request and do not wait for the answer."""
         data = b"" if body is None else json.dumps(body).encode()
@@ -103,6 +122,8 @@ class Engine:
         try:
             end.settimeout(timeout)
             end.connect(self.path)
+            if connected is not None:
+                connected(end)
             end.sendall("\r\n".join(lines).encode() + data)
         except OSError as error:
             end.close()
@@ -139,9 +160,8 @@ def find_socket(environ: Mapping[str, str]) -> str:
     source = "DOCKER_HOST"
     if not host:
         config = config_directory(environ)
-        name = environ.get("DOCKER_CONTEXT") or read_json(f"{config}/config.json").get(
-            "currentContext"
-        )
+        chosen = read_json(f"{config}/config.json").get("currentContext")
+        name = environ.get("DOCKER_CONTEXT") or chosen
         if name and name != "default":
             host = _context(config, str(name))
             source = f"the Docker context {name}"

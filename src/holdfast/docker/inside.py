@@ -70,31 +70,44 @@ class Inside:
     def resize(self, rows: int, columns: int) -> None:
         self.engine.call("POST", f"/exec/{self._exec}/resize?h={rows}&w={columns}", timeout=10.0)
 
-    def remove(self) -> None:
-        pass  # the engine forgets it by itself
-
     def is_alive(self) -> bool:
         """Whether we see its process, and it is no other one that got its number."""
-        return bool(self.pid) and self._is_in_container(str(self.pid))
+        return bool(self.pid) and self._is_in_container(self.pid)
 
     def signal(self, number: int) -> None:
         if not self.pid:
             self.state()
         if self.is_alive():
             try:
-                if os.getpgid(self.pid) == self.pid:
-                    os.killpg(self.pid, number)
-                else:
-                    os.kill(self.pid, number)
-                if number == signal.SIGKILL:
-                    for pid in self._marked():
-                        os.kill(pid, number)
-                return
-            except ProcessLookupError:
+                for pid in self._group() if number != signal.SIGKILL else self._all():
+                    self._send(pid, number)
                 return
             except PermissionError:
                 pass
         self._signal_from_inside(number)
+
+    def _group(self) -> list[int]:
+        """Who gets a signal with it: its process group, if it leads one."""
+        others = [pid for pid in _processes() if pid != self.pid and _group_of(pid) == self.pid]
+        return [*others, self.pid]
+
+    def _all(self) -> list[int]:
+        """Besides, what it started in other groups, as far as we see it."""
+        return list(dict.fromkeys([*self._group(), *self._marked()]))
+
+    def _send(self, pid: int, number: int) -> None:
+        """To the process that has this number now, if that is in the container."""
+        try:
+            pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return
+        try:
+            if self._is_in_container(pid):
+                signal.pidfd_send_signal(pidfd, number)
+        except ProcessLookupError:
+            pass
+        finally:
+            os.close(pidfd)
 
     def _signal_from_inside(self, number: int) -> None:
         command = ["sh", "-c", _KILL, "sh", self._mark, str(number)]
@@ -108,24 +121,32 @@ class Inside:
                 raise
 
     def _marked(self) -> Iterator[int]:
-        """What it started, as far as we see it."""
         mark = self._mark.encode()
-        for name in os.listdir("/proc"):
-            if not name.isdigit():
-                continue
+        for pid in _processes():
             try:
-                with open(f"/proc/{name}/environ", "rb") as file:
-                    if mark in file.read().split(b"\0") and self._is_in_container(name):
-                        yield int(name)
+                with open(f"/proc/{pid}/environ", "rb") as file:
+                    if mark in file.read().split(b"\0"):
+                        yield pid
             except OSError:
                 continue
 
-    def _is_in_container(self, pid: str) -> bool:
+    def _is_in_container(self, pid: int) -> bool:
         try:
             with open(f"/proc/{pid}/cgroup") as file:
                 return self._container_id in file.read()
         except OSError:
             return False
+
+
+def _processes() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _group_of(pid: int) -> int:
+    try:
+        return os.getpgid(pid)
+    except OSError:
+        return 0
 
 
 def create(engine: Engine, spec: dict[str, Any]) -> tuple[str, str]:

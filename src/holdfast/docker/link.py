@@ -9,18 +9,24 @@ The shelf is a socket that is connected to itself and held by both halves of the
 send stays in its queue, descriptors and all. So the connection outlives us, and with it the
 container's stdin, which ends with its connection. A newer link is put behind the older one before
 that is taken away; each has a number, its token, by which the place says which one it is about.
+
+Before there is a link, the connection on which the container is asked for lies there. The engine
+goes on making one whoever is killed, and by its name it cannot be found until it is made.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import select
 import socket
 import struct
 import termios
 
 _SHELF = 3
 _TOKEN = struct.Struct("<Q")
+_REQUEST = 0
+_REQUEST_PATIENCE, _ANSWER_PATIENCE = 1.0, 120.0
 _TANK = 1 << 16
 _FDS = struct.Struct("3i")
 
@@ -80,18 +86,55 @@ class Link:
 
 def from_shelf() -> Link | None:
     """The oldest link there; if that is a dead one, who finds it puts a newer one there."""
+    token, fds = _oldest()
+    if token == _REQUEST:
+        for fd in fds:
+            os.close(fd)
+        return None
+    connection, *tank = fds
+    return Link(socket.socket(fileno=connection), token, (tank[0], tank[1]))
+
+
+def put_request_on_shelf(connection: socket.socket) -> None:
+    shelf = _shelf()
+    if shelf is not None:
+        with shelf:
+            socket.send_fds(shelf, [_TOKEN.pack(_REQUEST)], [connection.fileno()])
+
+
+def await_request() -> bool:
+    """Until the engine is done with a predecessor's request; False if there is none."""
+    token, fds = _oldest()
+    if token != _REQUEST or not fds:
+        for fd in fds:
+            os.close(fd)
+        return False
+    with socket.socket(fileno=fds[0]) as connection:
+        connection.settimeout(_ANSWER_PATIENCE)
+        try:
+            if not select.select([connection], [], [], _REQUEST_PATIENCE)[0]:
+                connection.shutdown(socket.SHUT_WR)  # perhaps it was not sent, and never will be
+            while connection.recv(1 << 16):
+                pass
+        except OSError:
+            pass
+    return True
+
+
+def _oldest() -> tuple[int, list[int]]:
+    """Token and descriptors of what has been on the shelf for longest; it stays there."""
     shelf = _shelf()
     if shelf is None:
-        return None
+        return _REQUEST, []
     # MSG_PEEK copies the descriptors and leaves the message where it is.
     flags = socket.MSG_PEEK | socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
     with shelf:
         try:
             token, ancillary, _, _ = shelf.recvmsg(_TOKEN.size, socket.CMSG_LEN(_FDS.size), flags)
         except OSError:
-            return None
-    connection, *tank = _FDS.unpack(ancillary[0][2][: _FDS.size])
-    return Link(socket.socket(fileno=connection), _TOKEN.unpack(token)[0], (tank[0], tank[1]))
+            return _REQUEST, []
+    data = ancillary[0][2]
+    return _TOKEN.unpack(token)[0], list(struct.unpack(f"{len(data) // 4}i", data))
 
 
 def make_tank() -> tuple[int, int]:

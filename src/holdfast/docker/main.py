@@ -7,7 +7,8 @@ container; the size of our log (`follow`); the container, by its name; the place
 
 The end is on disk before the container is removed, so at any moment there is the one or the other.
 
-The environment: HOLDFAST_RUNNER, the request as JSON, or only who we are for a runner that goes on;
+The environment: HOLDFAST_RUNNER, the request as JSON, or only who we are for a runner that goes on,
+in parts if it is long (HOLDFAST_RUNNER_1, and so on);
 HOLDFAST_LOG, the sizes of the logs; HOLDFAST_STOP, the signal of a stop that is under way.
 """
 
@@ -40,14 +41,17 @@ _LOST_OUTPUT = "its runner and the keeper were killed: what it wrote after that 
 
 
 def main() -> int:
-    spec = json.loads(os.environ.pop("HOLDFAST_RUNNER"))
+    spec = _spec()
     notes = Notes(spec["directory"], spec["handle"])
     try:
         end = notes.ended()
         if end is None:
-            end = _run(spec, notes, Desk())
+            desk = Desk()
+            notes.pause = desk.pause
+            end = _run(spec, notes, desk)
         _remove(notes)
     except GaveUp as gave_up:
+        notes.pause = time.sleep
         notes.end(error=str(gave_up))
         return _FAILED
     except Exception as error:  # started again, the next one may have more luck
@@ -57,6 +61,16 @@ def main() -> int:
         raise
     code, number = end["code"], end["signal"]
     return (code if code is not None else 128 + number if number else _FAILED) & 0xFF
+
+
+def _spec() -> dict[str, Any]:
+    """What we are told. In parts, since one variable cannot be as long as all of them together."""
+    parts, name = [], "HOLDFAST_RUNNER"
+    while name in os.environ:
+        parts.append(os.environ.pop(name))
+        name = f"HOLDFAST_RUNNER_{len(parts)}"
+    told: dict[str, Any] = json.loads("".join(parts))
+    return told
 
 
 def _run(spec: dict[str, Any], notes: Notes, desk: Desk) -> dict[str, Any]:
@@ -69,22 +83,16 @@ def _run(spec: dict[str, Any], notes: Notes, desk: Desk) -> dict[str, Any]:
                 inside = begin_.go_on_inside(spec["handle"], notes, sizes, desk)
             else:
                 inside = begin_.begin_inside(spec, notes, desk)
-            _go_on_stopping(desk)
+            desk.pass_on()
             return _follow_inside(inside, notes, desk)
         life = begin_.go_on(notes, sizes, desk) if again else begin_.begin(spec, notes, desk)
-        _go_on_stopping(desk)
+        desk.pass_on()
         return _follow(life, notes, desk) if life is not None else _removed(spec, notes)
     except Refused as refusal:
         notes.say(**refusal.public())
         return notes.end(_FAILED, error=refusal.sentence)
     except begin_.Stopped as stopped:
         return notes.end(number=stopped.number)
-
-
-def _go_on_stopping(desk: Desk) -> None:
-    if stop := os.environ.get("HOLDFAST_STOP"):
-        desk.ask(int(stop))
-        desk.pass_on()
 
 
 def _follow(life: Life, notes: Notes, desk: Desk) -> dict[str, Any]:

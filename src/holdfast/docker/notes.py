@@ -1,23 +1,31 @@
-"""What a runner leaves beside the record for others: whole or not at all, by rename."""
+"""What a runner leaves beside the record for others: whole or not at all, by rename.
+
+On a full disk it waits for room, since what it follows runs on; signals are passed on meanwhile.
+"""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 _RUNNER, _PLACE, _END = ".runner", ".place", ".end"
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_FIRST_STEP, _LAST_STEP = 0.05, 1.0
 
 
 class Notes:
-    __slots__ = ("_base",)
+    __slots__ = ("_base", "pause")
 
     def __init__(self, directory: str, handle: str) -> None:
         self._base = os.path.join(directory, handle)
+        self.pause: Callable[[float], None] = time.sleep
 
     @property
     def place(self) -> str:
@@ -30,8 +38,19 @@ class Notes:
             json.dump(what, file)
         os.rename(f"{path}.new", path)
 
+    def when_there_is_room(self, write: Callable[[], None]) -> None:
+        step = _FIRST_STEP
+        while True:
+            try:
+                return write()
+            except OSError as error:
+                if error.errno not in _FULL:
+                    raise
+            self.pause(step)
+            step = min(step * 1.5, _LAST_STEP)
+
     def say(self, **what: Any) -> None:
-        self._write(_RUNNER, what)
+        self.when_there_is_room(lambda: self._write(_RUNNER, what))
 
     def end(
         self,
@@ -50,7 +69,7 @@ class Notes:
             "notes": remarks or [],
             "at": time.time(),
         }
-        self._write(_END, what)
+        self.when_there_is_room(lambda: self._write(_END, what))
         return what
 
     def ended(self) -> dict[str, Any] | None:
@@ -74,6 +93,7 @@ class Notes:
             at = at.tb_next
         line = f"{os.path.basename(at.tb_frame.f_code.co_filename)}:{at.tb_lineno}" if at else ""
         try:
-            self.say(**self.said() | {"trouble": f"{type(error).__name__}: {error} ({line})"})
+            said = self.said() | {"trouble": f"{type(error).__name__}: {error} ({line})"}
+            self._write(_RUNNER, said)
         except OSError:
             pass

@@ -2,7 +2,8 @@
 
 DESIGN. The file is made whole, by rename, before there is a container; after that each thing in it
 is changed by one write of a few bytes, which is in the page cache when the call returns and so
-outlives a runner that is killed. It says:
+outlives a runner that is killed. Its room is taken whole, so a disk that fills up is not in the way
+of those. It says:
 
     head    the batch in the tank: how much output came before it, and the frame that it begins in
             and the one that it ends in. Written before the batch is, and again when it is done.
@@ -43,9 +44,13 @@ _NOTES_AT = _RUNS_AT + _RUNS * _RUN.size
 
 
 def make(path: str, notes: dict[str, Any]) -> None:
+    text = json.dumps(notes).encode()
     fd = os.open(f"{path}.new", os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    os.pwrite(fd, json.dumps(notes).encode(), _NOTES_AT)
-    os.close(fd)
+    try:
+        os.posix_fallocate(fd, 0, _NOTES_AT + len(text))
+        os.pwrite(fd, text, _NOTES_AT)
+    finally:
+        os.close(fd)
     os.rename(f"{path}.new", path)
 
 

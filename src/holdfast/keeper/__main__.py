@@ -53,6 +53,7 @@ def main(argv: list[str]) -> int:
     _kernel.become_subreaper()
     _write_lock(lock)
     Guard(home, lock, listen, table, idle, soft, fresh=verb == "start").run()
+    _cgroup.Trees(home.path).leave()
     return 0
 
 

@@ -6,7 +6,9 @@ the runner to say.
 
 DESIGN. A runner ends by exiting. One that dies by a signal, or nobody knows how, is started again:
 what it runs goes on meanwhile, and only a runner can end it. So whatever may be killed here, the
-output stays exact and nothing is left behind there. What a runner is promised:
+output stays exact and nothing is left behind there. One that is killed is replaced at once; one
+that keeps dying meets something that may pass, so the next ones come more and more slowly. If that
+was in vain the process is lost, and what may still run is named. What a runner is promised:
 
 - Descriptor 3 is the shelf, a datagram socket connected to itself, which both our halves hold too.
   What descriptors a runner sends to itself lie there for its successor, who peeks at them.
@@ -57,7 +59,9 @@ PASSED_ON = frozenset(
         signal.SIGUSR2,
     }
 )
-_MOST_STARTS, _WITHIN = 5, 10.0
+# Seconds before each start but the first; after those it is given up. Starts count for a while.
+_WAITS = (0.0, 0.0, 0.0, 0.0, 1.0, 2.0, 4.0, 8.0, 15.0)
+_WITHIN = 40.0
 _AGAIN = 1.0
 
 
@@ -80,10 +84,16 @@ def died(worker: Worker, child: Child, note: ExitNote) -> bool:
         return False
     if record.boot_id != _kernel.boot_id():
         why = "the machine was started anew"
-    elif len(_starts(record)) >= _MOST_STARTS:
-        why = f"its runner died {_MOST_STARTS} times in {_WITHIN:g} s"
+    elif len(_starts(record)) > len(_WAITS):
+        why = f"its runner died {len(_WAITS) + 1} times in {_WITHIN:g} s"
+        if trouble := worker.store.said(record.handle, ".runner").get("trouble"):
+            why = f"{why} ({trouble})"
     else:
-        start_again(worker, child)
+        child.bury()
+        if wait := _WAITS[max(0, len(_starts(record)) - 1)]:
+            worker.loop.after(wait, lambda: start_again(worker, child))
+        else:
+            start_again(worker, child)
         return True
     record.notes.append(f"{why}; {what(worker.store, record)} may still be there")
     note.known, note.code, note.signal = False, None, None
@@ -95,16 +105,20 @@ def start_again(worker: Worker, child: Child) -> None:
     assert record.runner is not None
     if child.note is not None or worker.children.get(record.handle) is not child:
         return
-    child.bury()
     sizes = child.written()
     if sizes is None:  # a full disk
         worker.loop.after(_AGAIN, lambda: start_again(worker, child))
         return
-    record.runner["starts"] = [*_starts(record), time.monotonic()]
+    starts = _starts(record)
+    record.runner["starts"] = [*starts, time.monotonic()]
     say(f"{record.handle}: its runner died and is started again")
     try:
         worker.relaunch(child, record.runner["argv"], _environment(worker, record, sizes))
-    except (HoldfastError, OSError) as error:
+    except OSError as error:  # it is we who lack something
+        say(f"{record.handle}: {error}")
+        record.runner["starts"] = starts
+        worker.loop.after(_AGAIN, lambda: start_again(worker, child))
+    except HoldfastError as error:
         say(f"{record.handle}: {error}")
         worker.loop.after(_AGAIN, child.settle_lost)
 

@@ -148,9 +148,10 @@ class Verbs:
             if os.path.samefile(root, "/"):
                 raise BadDirectory("a sandbox in / would have nothing that is closed; give a cwd")
             bwrap, plan.ignored = record.sandbox.pop("program"), _sandbox.IGNORED
+            ways_out = record.sandbox.pop("ways_out", [])
             network = record.sandbox["network"]
             argv = _sandbox.arguments(
-                bwrap, program, argv, cwd, worker.home.path, network, root, env
+                bwrap, program, argv, cwd, worker.home.path, network, root, env, ways_out
             )
             program = bwrap
         try:

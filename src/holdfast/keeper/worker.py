@@ -240,7 +240,8 @@ class Worker:
                 raise _wire.version_error(
                     str(message.get("version")), __version__, _wire.PROTOCOL, message["hello"]
                 )
-            if message["machine"] != _kernel.machine():
+            there = message["machine"] != _kernel.machine()
+            if there or not _kernel.shares_pids(connection.socket):
                 raise KeeperError(
                     "this home is in use by a keeper in another container or on another machine; "
                     "set HOLDFAST_HOME to a directory of this one"
@@ -355,14 +356,17 @@ class Worker:
     def relaunch(self, child: Child, argv: list[str], env: dict[str, str]) -> None:
         """Start the next runner of a process whose last one is buried."""
         record, held = child.record, child.held
+        room = os.dup(0)  # for the pidfd: without that nobody would know of the process
         plan = self.containment.again(record)
-        self.save(record)
-        plan.make()
+        told = False
         try:
-            self._channel.hand_over("relaunching", record.handle, held)
-        except OSError:
-            self.become_guard(keeper_program())
-        try:
+            self.save(record)
+            plan.make()
+            try:
+                self._channel.hand_over("relaunching", record.handle, held)
+            except OSError:
+                self.become_guard(keeper_program())
+            told = True
             ends, actions = launch.make_ends_again(self.store, record, held)
             try:
                 program = launch.find_program(argv, env, "/")
@@ -370,10 +374,17 @@ class Worker:
                 pid = launch.start(program, argv, env, record, actions, 0o077, nofile, plan)
             finally:
                 ends.close_theirs()
+            os.close(room)
+            room = -1
+            pidfd = _pidfd_of(pid)
         except BaseException:
-            self.tell("failed", record.handle)
+            if room >= 0:
+                os.close(room)
+            plan.give_up()
+            if told:
+                self.tell("failed", record.handle)
             raise
-        held.pid, held.pidfd = pid, os.pidfd_open(pid)
+        held.pid, held.pidfd = pid, pidfd
         child.mine = True
         self.hold(record.handle, Held(pid, held.pidfd))
         record.pid, record.start_time = pid, _kernel.start_time(pid)
@@ -615,3 +626,13 @@ class Worker:
         for connection in list(self.connections):
             connection.close()
         self.loop.stop()
+
+
+def _pidfd_of(pid: int) -> int:
+    """Of a child of ours, which is ended if we cannot have one."""
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        raise

@@ -6,13 +6,15 @@ from ._confinement import Confinement
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
     from .._client import Client
     from .._errors import HoldfastError
     from .._model import Event, Record
     from .._process import Process
-    from ._tool import Tool
+    from .._wait_for import Waited
+    from ._tool import Call, Tool
 
 OUTPUT = 10_000  # characters of output in one answer, unless the dialect says otherwise
 
@@ -50,6 +52,23 @@ class Dialect:
     async def find(self, handle: str) -> Process:
         """The session's process with exactly this handle; NotFound for anything else."""
         return await self.client.get(handle)
+
+    def check_input(self, process: Process) -> None:
+        """Before anything is typed: refused for what is not confined as the toolset's commands."""
+        self.confinement.check_input(process.record)
+
+    async def until(
+        self,
+        call: Call,
+        processes: Sequence[Process],
+        conditions: Sequence[Any],
+        *,
+        all: bool = False,
+        timeout: float | None = None,
+    ) -> Waited:
+        """As `Client.wait_for`, of what a model may know."""
+        checked = await self.confinement.conditions(conditions, processes)
+        return await call.wait_for(self.client, processes, checked, all=all, timeout=timeout)
 
     async def saw(self, record: Record) -> None:
         """Whoever was shown the end of a process needs no event for it."""

@@ -273,6 +273,8 @@ class Codex(Dialect):
         """What cannot be written because it has ended is no error: the result says that it has."""
         data = chars.encode("utf-8", "surrogatepass")
         record = process.record
+        if chars != _CTRL_C:  # which is how one is stopped
+            self.check_input(process)
         signal = record.mode == "pipe" and chars == _CTRL_C
         if record.running and not record.stdin and not signal:
             raise Unsupported(_NO_STDIN)
@@ -306,7 +308,7 @@ class Codex(Dialect):
             return
         left = (longest - least) / 1000
         if process.record.stdin:
-            await call.wait_for(self.client, [process], ["exit", "input"], timeout=left)
+            await self.until(call, [process], ["exit", "input"], timeout=left)
         else:
             await call.wait(process, left)
 

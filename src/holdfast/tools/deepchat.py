@@ -249,6 +249,7 @@ class DeepChat(Dialect):
         return answer
 
     async def _write(self, process: Process, data: str, eof: bool) -> Answer:
+        self.check_input(process)
         try:
             written = await process.send(data, eof=eof)
         except Unsupported:

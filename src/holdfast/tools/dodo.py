@@ -411,9 +411,7 @@ class Dodo(Dialect):
         if port is not None:
             answer["port"] = port
         try:
-            waited = await call.wait_for(
-                self.client, [process], conditions, all=True, timeout=timeout
-            )
+            waited = await self.until(call, [process], conditions, all=True, timeout=timeout)
         except TakenPort as error:
             answer |= await self._how_it_stands(process)
             if (owner := await owner_of(self.client, port or 0)) is not None:
@@ -492,7 +490,9 @@ class Dodo(Dialect):
         source: Answer = {}
         if cmd is None:
             contained = self.confinement.docker is not None
-            found = find_command(kind, working_directory(cwd), contained=contained)
+            directory = working_directory(cwd)
+            self.confinement.check_project(directory)
+            found = find_command(kind, directory, contained=contained)
             command: str | list[str] = found.with_more(_words(args))
             source = {"found_in": found.source}
         else:

@@ -251,6 +251,7 @@ class Duragent(Dialect):
     async def send_keys(
         self, handle: Process, keys: str | list[str] = "", enter: bool | None = None
     ) -> Answer:
+        self.check_input(handle)
         terminal(handle)
         pressed = [keys] if isinstance(keys, str) else keys
         named = False
@@ -265,6 +266,7 @@ class Duragent(Dialect):
         return {"handle": handle.handle, "status": "sent"}
 
     async def write(self, handle: Process, data: str = "", eof: bool = False) -> Answer:
+        self.check_input(handle)
         written = await handle.send(data, eof=eof)
         answer: Answer = {"handle": handle.handle, "written": written}
         if written < len(data.encode("utf-8", "surrogateescape")):

@@ -443,14 +443,17 @@ class Hermes(Dialect):
         }
 
     async def write(self, call: Call, process: Process, data: str = "", **_: Any) -> Answer:
+        self.check_input(process)
         raw = data.encode("utf-8", "surrogatepass")
         return written(await process.send(raw), len(raw))
 
     async def submit(self, call: Call, process: Process, data: str = "", **_: Any) -> Answer:
+        self.check_input(process)
         size = len(data.encode("utf-8", "surrogatepass")) + 1
         return written(await process.send(data, enter=True), size)
 
     async def close(self, call: Call, process: Process, **_: Any) -> Answer:
+        self.check_input(process)
         await process.send(b"", eof=True)
         pipe = process.record.mode == "pipe"
         return {"status": "ok", "message": "stdin closed" if pipe else "EOF sent"}

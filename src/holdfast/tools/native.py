@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 _READER = "tools"
 _GO_ON = re.compile(r"go on with (?:end=\d+|start=)")
-_HERE = ("", "localhost", "127.0.0.1", "::1")
 _STRINGS: Schema = {"type": "array", "items": {"type": "string"}}
 
 _SPAWN: dict[str, Schema] = {
@@ -351,10 +350,8 @@ class Native(Duragent):
         if not processes:
             where = f"in group {group!r}" if group else "in this session"
             raise BadRequest(f"nothing runs {where}; spawn_process starts something")
-        if self.confinement.offline:
-            _check_offline(conditions or [])
-        waited = await call.wait_for(
-            self.client, processes, conditions or ["exit"], all=all, timeout=timeout_seconds
+        waited = await self.until(
+            call, processes, conditions or ["exit"], all=all, timeout=timeout_seconds
         )
         answer = waited.public()
         found = {process.handle: published(process.record) for process in processes}
@@ -375,17 +372,6 @@ def _as_arguments(note: str) -> str:
         lambda found: "go on with byte=" + ("" if found[0].endswith("=") else "0, from the start"),
         note,
     )
-
-
-def _check_offline(conditions: list[str]) -> None:
-    """What commands cannot reach is not asked for on their behalf either."""
-    for condition in conditions:
-        kind, _, value = condition.partition("=")
-        host = value.rpartition(":")[0].strip("[]")
-        if kind == "http" or (kind == "port" and host not in _HERE):
-            raise BadRequest(
-                f"{condition[:80]!r} cannot be waited for: commands have no network here"
-            )
 
 
 def _texts(env: dict[str, Any] | None) -> dict[str, str] | None:

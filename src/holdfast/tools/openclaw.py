@@ -369,8 +369,8 @@ class OpenClaw(Dialect):
         record = process.record  # from before the output: of an ended one there is all of it
         output, more, end = await self._new(process)
         if not output and record.running and timeout > 0:
-            await call.wait_for(
-                self.client,
+            await self.until(
+                call,
                 [process],
                 [{"output": r"[\s\S]", "since": end}],
                 timeout=min(timeout / 1000, _LONGEST_POLL),
@@ -457,6 +457,7 @@ class OpenClaw(Dialect):
 
     async def _type(self, process: Process, action: str, given: dict[str, Any]) -> Details:
         record, handle = process.record, process.handle
+        self.check_input(process)
         try:
             text = await typed(process, action, **given)
         except Unsupported:
