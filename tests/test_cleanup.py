@@ -7,6 +7,7 @@ home.
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import stat
 import subprocess
@@ -17,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import SyncProcess, connect
+from holdfast._cgroup import V2, own_groups, remove
 from holdfast._home import Home
 from holdfast._kernel import all_processes, mark_number, marked_number
 from holdfast._store import Store
@@ -25,9 +27,9 @@ from holdfast.testing import wait_until
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from tests.contained import MODES, groups_of, kind, mode_of
+    from tests.contained import BEST, MODES, groups_of, inhabited, kind, mode_of
 else:
-    from contained import MODES, groups_of, kind, mode_of
+    from contained import BEST, MODES, groups_of, inhabited, kind, mode_of
 
 Child = Callable[..., list[str]]
 Ready = Callable[[SyncProcess], SyncProcess]
@@ -127,15 +129,22 @@ def start_host(then: str) -> subprocess.Popen[str]:
     return host
 
 
-def only_the_keeper(traces: Traces) -> bool:
+def only_the_keeper_is_left(traces: Traces) -> None:
     """Nothing that runs, but the keeper and what it has for the next one."""
-    alien = [
-        line
-        for line in traces.new_processes()
-        if "keeper/__main__" not in line and "holdfast/watcher" not in line
-    ]
-    files = [name for name in traces.special_files() if not name.startswith("spare")]
-    return not alien and set(files) <= {"keeper.sock", "tmux.sock"}
+
+    def rest() -> list[str]:
+        alien = [
+            line
+            for line in traces.new_processes()
+            if "keeper/__main__" not in line and "holdfast/watcher" not in line
+        ]
+        files = [name for name in traces.special_files() if not name.startswith("spare")]
+        return alien + [name for name in files if name not in ("keeper.sock", "tmux.sock")]
+
+    try:
+        wait_until(lambda: not rest())
+    except AssertionError:
+        assert rest() == []
 
 
 @pytest.mark.parametrize("then", ["closes", "is killed"])
@@ -147,7 +156,7 @@ def test_a_session_that_is_over_leaves_nothing_that_runs(
     if then == "is killed":
         host.kill()
     host.wait()
-    wait_until(lambda: only_the_keeper(traces), what="only the keeper is left")
+    only_the_keeper_is_left(traces)
     person = open_client(Home(traces.home), None)
     records, _ = person.store.scan()
     assert len(records) == 9
@@ -172,7 +181,7 @@ def test_a_removed_process_leaves_nothing_at_all(
         running.remove()
         ended.remove()
         assert traces.of(handles) == []
-        wait_until(lambda: only_the_keeper(traces))
+        only_the_keeper_is_left(traces)
         hf.keeper_stop()
     assert groups_of(traces.home) == []
 
@@ -190,6 +199,55 @@ def test_a_keeper_that_goes_by_itself_leaves_nothing(
     wait_until(lambda: not traces.new_processes(), what="the keeper goes")
     assert traces.special_files() == []
     assert groups_of(traces.home) == []
+
+
+def test_a_forgotten_process_leaves_no_group(
+    traces: Traces, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if somebody was still in it when the process itself ended."""
+    monkeypatch.setenv("HOLDFAST_MAX_FINISHED", "2")
+    with connect(session="test") as hf:
+        for _ in range(20):
+            assert hf.spawn("sleep 0.2 > /dev/null 2>&1 &").wait(30).ok
+        wait_until(lambda: not inhabited(traces.home))
+        for _ in range(2):
+            assert hf.spawn("true").wait(30).ok
+        # One that is ready, and what it is in, in each tree.
+        wait_until(lambda: len(groups_of(traces.home)) <= 8)
+
+
+def start_keeper(home: str, before: str) -> None:
+    """A keeper for this home, started after these commands of a shell."""
+    code = f"import holdfast\nwith holdfast.connect(home={home!r}): pass"
+    command = f"{before}\nexec {shlex.join([sys.executable, '-c', code])}"
+    subprocess.run(["unshare", "-m", "sh", "-ec", command], check=True, timeout=60)
+
+
+if os.geteuid() == 0:
+
+    def test_a_keeper_does_with_a_proc_that_it_cannot_write_to(home: str) -> None:
+        """As in a container: then the kernel does not prefer what it keeps to others."""
+        start_keeper(home, "mount --bind -o ro /proc /proc")
+        with connect(session="test") as hf:
+            for mode in MODES:
+                assert hf.spawn("exit 3", **mode_of(mode)).wait(30).code == 3
+
+
+if os.geteuid() == 0 and BEST == "cgroup":
+
+    def test_a_keeper_stays_within_a_group_that_has_a_name_like_ours(home: str) -> None:
+        """Whoever limited it there meant it so."""
+        unit = f"{own_groups()[V2]}/holdfast-agent-{os.getpid()}.service"
+        os.mkdir(unit)
+        try:
+            start_keeper(home, f"echo 0 > {unit}/cgroup.procs")
+            with connect(session="test") as hf:
+                (group,) = hf.spawn("sleep 1000").record.cgroups
+                assert group.startswith(f"{unit}/")
+                hf.stop_all(grace=0)
+                hf.keeper_stop()
+        finally:
+            wait_until(lambda: remove([unit]))
 
 
 @pytest.mark.parametrize("half", ["guard", "worker", "both"])
@@ -210,7 +268,7 @@ def test_a_killed_keeper_leaves_nothing_that_the_next_one_does_not_remove(
             kill_both(hf)
         else:
             os.kill(hf.keeper_status()[half], signal.SIGKILL)
-    wait_until(lambda: only_the_keeper(traces), what="only the keeper is left")
+    only_the_keeper_is_left(traces)
     person = open_client(Home(traces.home), None)
     person.keeper_stop()
     person.close()

@@ -17,6 +17,7 @@ import pytest
 from holdfast import SyncClient, SyncProcess, connect
 from holdfast._cgroup import V2, own_groups
 from holdfast._home import Home, new_handle
+from holdfast._kernel import stat
 from holdfast._sync import open_client
 from holdfast.testing import end_keeper, wait_until
 
@@ -30,6 +31,12 @@ Child = Callable[..., list[str]]
 Ready = Callable[[SyncProcess], SyncProcess]
 
 __all__ = ["hf", "kind"]  # fixtures of the tests below
+
+
+def cpu_seconds(pid: int) -> float:
+    found = stat(pid)
+    assert found is not None
+    return found.cpu_seconds
 
 
 def test_the_record_says_how_it_is_contained(hf: SyncClient, kind: str) -> None:
@@ -257,7 +264,78 @@ def test_a_fork_bomb_is_cleared_by_one_kill(
     assert len(receipt.processes) > 20
 
 
+def test_the_deaf_cost_the_keeper_little_while_they_have_their_grace(
+    hf: SyncClient, ready: Ready
+) -> None:
+    """One look serves all of them, and not many are taken while nothing happens."""
+    command = "(trap '' TERM; exec setsid sleep 1000) & echo ready; exec sleep 1000"
+    processes = [ready(hf.spawn(command, grace=3, max_running=100)) for _ in range(30)]
+    worker = hf.keeper_status()["worker"]
+    before = cpu_seconds(worker)
+    assert not any(receipt.survivors for receipt in hf.stop_all())
+    assert cpu_seconds(worker) - before < 1.5, "of at least 3 that passed"
+    assert carriers(*(process.handle for process in processes)) == []
+
+
 if BEST != "tree":
+
+    def test_no_group_is_used_twice(hf: SyncClient, kind: str) -> None:
+        """What happened in one, a memory that ran out or a kill, says nothing of another."""
+        seen: set[str] = set()
+        for _ in range(5):
+            process = hf.spawn("true")
+            assert process.wait(30).ok
+            assert not seen & set(process.record.cgroups)
+            seen |= set(process.record.cgroups)
+        wait_until(lambda: not any(os.path.exists(path) for path in seen))
+
+    def test_who_kills_his_own_group_kills_nobody_else(hf: SyncClient, kind: str) -> None:
+        """Also not those that come after him."""
+        (group,) = hf.spawn("true").record.cgroups or [""]
+        own = os.path.dirname(group)
+        files = f"{own}/$(tail -1 /proc/self/cgroup | grep -o '[^/]*$')/cgroup.kill"
+        process = hf.spawn(f"echo 1 > {files}; kill -9 $$")
+        assert process.wait(30).signal == "SIGKILL"
+        assert [hf.spawn(f"exit {n}").wait(30).code for n in range(5)] == list(range(5))
+
+    def test_who_froze_a_group_of_his_own_is_killed(
+        hf: SyncClient, ready: Ready, kind: str
+    ) -> None:
+        process = hf.spawn(
+            "read line; sleep 1000 & echo $!; read line; echo ready; wait", stdin=True
+        )
+        for group in process.record.cgroups:
+            os.mkdir(f"{group}/inner")
+        process.send("go", enter=True)
+        wait_until(lambda: process.read_at(0).text.endswith("\n"))
+        frozen = int(process.read_at(0).text)
+        for group in process.record.cgroups:
+            inner = Path(group, "inner")
+            (inner / "cgroup.procs").write_text(str(frozen))
+            state = inner / "freezer.state"
+            new = state.exists()
+            (state if new else inner / "cgroup.freeze").write_text("FROZEN" if new else "1")
+        process.send("go", enter=True)
+        assert ready(process).kill(grace=0.1).survivors == []
+        assert not alive(frozen)
+        assert not any(os.path.exists(path) for path in process.record.cgroups)
+
+    def test_a_group_that_the_living_made_is_left_alone(
+        hf: SyncClient, child: Child, ready: Ready, kind: str
+    ) -> None:
+        """When a keeper looks for what is over, as long as somebody is in there it is not."""
+        process = ready(hf.spawn(child("scrubs", "0"), grace=0.1))
+        assert process.wait(30).ok
+        inner = [f"{group}/inner" for group in process.record.cgroups]
+        for path in inner:
+            os.mkdir(path)
+        old = hf.keeper_status()["worker"]
+        os.kill(old, signal.SIGKILL)
+        wait_until(lambda: hf.keeper_status()["worker"] != old)
+        hf.spawn("true").wait(30)
+        assert all(os.path.exists(path) for path in inner)
+        assert process.kill().survivors == []
+        assert not any(os.path.exists(path) for path in process.record.cgroups)
 
     def test_what_moves_to_another_group_is_found_by_its_mark(
         hf: SyncClient, child: Child, ready: Ready, kind: str

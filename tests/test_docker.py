@@ -13,6 +13,7 @@ import json
 import os
 import re
 import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -34,10 +35,13 @@ from holdfast import (
     SyncProcess,
     Unavailable,
     Unsupported,
+    WaitTimeout,
     connect,
 )
 from holdfast._container import Container, runner_path, stays_open
+from holdfast._home import new_handle
 from holdfast._kernel import stat
+from holdfast.docker import place
 from holdfast.testing import wait_until
 
 TYPE_CHECKING = False
@@ -125,6 +129,20 @@ def test_the_environment_is_only_what_was_given_and_on_no_disk(
         if path.is_file() and path.suffix != ".log":
             assert secret.encode() not in path.read_bytes(), path
     process.kill(signal="KILL")
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_an_environment_may_be_long(
+    hf: SyncClient, engine: Engine, here: Path, inside: bool
+) -> None:
+    """As long as that of a plain process: each variable up to 128 KiB, all together far more."""
+    env = {f"LONG_{number}": str(number) * 120_000 for number in range(8)}
+    command = "echo ${#LONG_0} ${#LONG_7}"
+    if inside:
+        process = hf.spawn("exec sleep 1000", docker=BOX).exec(command, env=env)
+    else:
+        process = hf.spawn(command, docker=BOX, env=env)
+    assert ended(process) == "120000 120000\n"
 
 
 def test_options_of_a_container(hf: SyncClient, engine: Engine, here: Path, tmp_path: Path) -> None:
@@ -254,6 +272,46 @@ def test_what_makes_no_sense_is_refused(
         hf.spawn("true", **options)
     assert "\n" not in str(caught.value)
     assert hf.list() == []
+
+
+def test_the_home_is_covered_wherever_it_would_be_seen(
+    hf: SyncClient, engine: Engine, here: Path, tmp_path: Path
+) -> None:
+    """In a mount of a directory above it or of all there is; beside it everything is there."""
+    (tmp_path / "beside").touch()
+    (tmp_path / "link").symlink_to("/")
+    mounts = ["/:/all", f"{tmp_path}:/above", f"{tmp_path}/link:/linked"]
+    seen = [f"/all{tmp_path}", "/above", f"/linked{tmp_path}"]
+    command = "; ".join(f"cd {path}; ls | tr '\\n' ' '; ls home | wc -l" for path in seen)
+    process = hf.spawn(command, docker={"image": BOX, "mounts": mounts})
+    assert ended(process) == "beside home link project 0\n" * 3
+    assert os.listdir(hf.home.path)
+
+
+def test_a_mount_that_is_covered_itself_covers_the_home(
+    hf: SyncClient, engine: Engine, here: Path, tmp_path: Path
+) -> None:
+    """Nothing is made in what is mounted over it."""
+    over = tmp_path / "over"
+    over.mkdir()
+    mounts = ["/:/all", f"{over}:/all{tmp_path}"]
+    assert ended(hf.spawn("echo fine", docker={"image": BOX, "mounts": mounts})) == "fine\n"
+    assert os.listdir(over) == []
+
+
+def test_the_home_cannot_be_mounted(
+    hf: SyncClient, engine: Engine, here: Path, tmp_path: Path
+) -> None:
+    """Neither as it is, nor a part of it, nor by another name, nor as the working directory."""
+    hf.keeper_status()
+    (tmp_path / "link").symlink_to(hf.home.path)
+    for source in (hf.home.path, hf.home.processes, str(tmp_path / "link"), f"{here}/../home"):
+        with pytest.raises(BadDirectory, match="own home"):
+            hf.spawn("true", docker={"image": BOX, "mounts": [f"{source}:/there"]})
+        with pytest.raises(BadDirectory, match="own home"):
+            hf.spawn("true", docker=BOX, cwd=source)
+    assert hf.list() == []
+    assert engine.containers(f"holdfast.home={hf.home.path}") == []
 
 
 def test_a_missing_image_is_said_at_once(hf: SyncClient, engine: Engine, here: Path) -> None:
@@ -613,6 +671,7 @@ def test_a_pull_that_fails_is_an_end_with_the_cause(
     end = process.wait(PATIENCE)
     assert end.status == "failed"
     assert any("cannot be pulled" in note for note in process.refresh().notes)
+    assert "cannot be pulled" in process.tail().text
     with pytest.raises(Unavailable, match="docker pull"):
         hf.spawn("true", docker=registry.image)
 
@@ -653,6 +712,45 @@ def test_who_waits_for_input_in_a_container_is_seen(
     process.send("you", enter=True)
     wait_until(lambda: "hello you" in process.read_at(0).text)
     wait_until(lambda: process.refresh().waiting_for_input is False)
+
+
+@pytest.mark.parametrize("stdin", ["file", "fifo", "null"])
+def test_only_a_terminal_is_opened_as_one(
+    hf: SyncClient, engine: Engine, here: Path, tmp_path: Path, stdin: str
+) -> None:
+    """What a command has as its stdin is not to be believed: its name may lead to files of ours."""
+    precious = tmp_path / "precious"
+    precious.write_text("ours")
+    there = "/dev/there"
+    made = {
+        "file": f"echo > {there}; exec 0< {there}; rm {there}",
+        "fifo": f"mkfifo {there}; exec 0<> {there}; rm {there}",
+        "null": "exec 0<> /dev/null",
+    }
+    process = hf.spawn("exec sleep 1000", docker=BOX)
+    command = f"{made[stdin]}; ln -s {precious} '{there} (deleted)'; echo ready; sleep 1000"
+    trick = process.exec(command, tty=True)
+    wait_until(lambda: "ready" in trick.read_at(0).text)
+    container = Container.of_record(trick.refresh())
+    assert container is not None
+    assert container.pid is not None
+    assert container.open_terminal() is None
+    assert container.see(True).answer == "unknown"
+    trick.send("words", enter=True)
+    wait_until(lambda: "words" in trick.read_at(0).text, what="its terminal's echo")
+    assert precious.read_text() == "ours"
+
+
+def test_the_terminal_of_a_container_is_found(hf: SyncClient, engine: Engine, here: Path) -> None:
+    process = hf.spawn("exec cat", docker=BOX, tty=True)
+    for each in (process, process.exec("exec cat", tty=True)):
+        assert each.wait_for("input", timeout=PATIENCE).ok
+        container = Container.of_record(each.refresh())
+        assert container is not None
+        terminal = container.open_terminal()
+        assert terminal is not None
+        assert os.isatty(terminal)
+        os.close(terminal)
 
 
 # -- exec ------------------------------------------------------------------------------------------
@@ -725,6 +823,140 @@ def test_where_nothing_can_be_run_inside(hf: SyncClient, engine: Engine, here: P
     process.kill()
     with pytest.raises(NotRunning, match="its container with it"):
         process.exec("true")
+
+
+# -- when something is missing ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(no_leaks: None, tmp_path: Path, engine: Engine) -> Iterator[Path]:
+    """A disk of its own for the home, with the file that fills it; before the home is made."""
+    path = tmp_path / "home"
+    path.mkdir(0o700)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=700,size=4m", "tmpfs", path], check=True)
+    yield path / "filler"
+    subprocess.run(["umount", "--lazy", path], check=True)
+
+
+def fill(filler: Path) -> None:
+    with filler.open("wb", 0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(1 << 12))
+
+
+def container_ended(engine: Engine, process: SyncProcess) -> bool:
+    _, found = engine.call("GET", f"/containers/holdfast-{process.handle}/json")
+    return not found["State"]["Running"]
+
+
+@pytest.mark.parametrize("by", ["itself", "kill"])
+def test_an_end_on_a_full_disk_is_told_when_there_is_room(
+    small_disk: Path, hf: SyncClient, engine: Engine, here: Path, by: str
+) -> None:
+    """Signals reach it meanwhile; then it is told as it was, and nothing is left."""
+    command = "trap 'exit 8' TERM; echo begun; until [ -e gate ]; do sleep 0.01; done; exit 7"
+    process = hf.spawn(command, docker=BOX)
+    wait_until(lambda: process.read_at(0).text == "begun\n")
+    runner = process.refresh().pid
+    fill(small_disk)
+    if by == "itself":
+        (here / "gate").touch()
+    else:
+        process.signal("TERM")
+    wait_until(lambda: container_ended(engine, process))
+    with pytest.raises(WaitTimeout):
+        process.wait(4)
+    assert process.refresh().pid == runner
+    small_disk.unlink()
+    assert ended(process, 7 if by == "itself" else 8) == "begun\n"
+    assert engine.containers(f"holdfast.handle={process.handle}") == []
+
+
+def test_a_start_waits_for_room_on_a_full_disk(
+    small_disk: Path, hf: SyncClient, engine: Engine, here: Path
+) -> None:
+    """A runner has a file to make before the container: that there is no room is no end of it."""
+    hf.spawn("true").wait(PATIENCE)
+    fill(small_disk)
+    with small_disk.open("r+b") as file:  # enough for a record and too little for a place
+        file.truncate(small_disk.stat().st_size - (64 << 10))
+    begun: list[SyncProcess] = []
+    handle = new_handle()
+    thread = threading.Thread(
+        target=lambda: begun.append(hf.spawn("echo words; exit 7", docker=BOX, handle=handle))
+    )
+    thread.start()
+    wait_until(lambda: os.path.exists(f"{hf.home.processes}/{handle}.place.new"))
+    thread.join(3)
+    assert thread.is_alive()
+    small_disk.unlink()
+    thread.join(PATIENCE)
+    assert ended(begun[0], 7) == "words\n"
+
+
+def stop_by_the_next_runner(directory: Path, handle: str, socket: str) -> dict[str, Any]:
+    """What the next runner of a process says of its end, told to kill it, when the last is dead."""
+    told = {"handle": handle, "directory": str(directory), "again": True}
+    container: dict[str, Any] = {"container": f"holdfast-{handle}", "network": None, "ports": []}
+    streams = {"tty": False, "stdin": False, "separate": False, "skip": 0}
+    place.make(str(directory / f"{handle}.place"), {"socket": socket, **container, **streams})
+    # With an engine that is away it is patient for a minute.
+    impatient = "from holdfast.docker import desk, main; desk._ENGINE_PATIENCE = 0.5; "
+    subprocess.run(
+        [sys.executable, "-c", impatient + "raise SystemExit(main.main())"],
+        env=os.environ | {"HOLDFAST_RUNNER": json.dumps(told), "HOLDFAST_STOP": "9"},
+        timeout=PATIENCE,
+    )
+    end: dict[str, Any] = json.loads((directory / f"{handle}.end").read_text())
+    return end
+
+
+def test_a_forced_stop_ends_although_no_engine_comes_back(tmp_path: Path) -> None:
+    """The runner that is told to kill says which container may still run, instead of trying on."""
+    handle = new_handle()
+    end = stop_by_the_next_runner(tmp_path, handle, str(tmp_path / "none.sock"))
+    assert (end["code"], end["signal"]) == (None, None)
+    assert f"holdfast-{handle} was not stopped" in end["error"]
+
+
+def test_what_is_to_be_killed_is_not_started(engine: Engine, here: Path, tmp_path: Path) -> None:
+    """A runner that was killed between making the container and its start left one like this."""
+    handle = new_handle()
+    mount = {"Type": "bind", "Source": str(here), "Target": str(here)}
+    body = {
+        "Image": BOX,
+        "Cmd": ["sh", "-c", f"echo ran > {here}/ran"],
+        "HostConfig": {"Mounts": [mount]},
+    }
+    assert engine.call("POST", f"/containers/create?name=holdfast-{handle}", body)[0] == 201
+    end = stop_by_the_next_runner(tmp_path, handle, engine.socket)
+    assert (end["signal"], end["error"]) == (9, None)
+    assert engine.call("GET", f"/containers/holdfast-{handle}/json")[0] == 404
+    assert os.listdir(here) == []
+
+
+def test_what_a_terminal_had_taken_when_the_keeper_died_is_not_lost(
+    hf: SyncClient, engine: Engine, here: Path
+) -> None:
+    """Not even if the container ends before the next keeper comes: its runner waits for that."""
+    command = "echo begun; until [ -e first ]; do sleep 0.01; done; echo words; touch written; "
+    command += "until [ -e second ]; do sleep 0.01; done; exit 7"
+    process = hf.spawn(command, docker=BOX, tty=True)
+    wait_until(lambda: "begun" in process.read_at(0).text)
+    halves = [hf.keeper_status()[half] for half in ("guard", "worker")]
+    for pid in halves:
+        os.kill(pid, signal.SIGSTOP)
+    (here / "first").touch()
+    wait_until((here / "written").exists)
+    notes = Path(f"{hf.home.processes}/{process.handle}.place")
+    wait_until(lambda: int.from_bytes(notes.read_bytes()[:8], "little") > len("begun\r\n"))
+    for pid in halves:
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: all((found := stat(pid)) is None or found.state == "Z" for pid in halves))
+    (here / "second").touch()
+    wait_until(lambda: container_ended(engine, process))
+    hf.keeper_status()
+    assert ended(process, 7) == "begun\nwords\n"
 
 
 # -- the command line ------------------------------------------------------------------------------
@@ -821,17 +1053,21 @@ def test_doctor_says_how_docker_is(
         ]
 
     running = hf.spawn("exec sleep 1000", docker=BOX)
-    (line,) = lines()
+    (line, *_) = lines()
     assert line["state"] == "ok"
     assert engine.socket in line["text"]
-    labels = {"holdfast.handle": "proc-0000000000000000", "holdfast.home": hf.home.path}
-    body = {"Image": BOX, "Labels": labels}
-    assert engine.call("POST", "/containers/create?name=hfleft", body)[0] == 201
-    (_, left) = lines()
-    assert left["state"] == "note"
-    assert f"docker -H unix://{engine.socket} rm -f hfleft" in left["text"]
-    assert running.handle not in left["text"]
-    engine.remove("hfleft")
+    gone = str(tmp_path / "gone")
+    for name, home in (("hfleft", hf.home.path), ("hfalone", gone), ("hfother", str(tmp_path))):
+        labels = {"holdfast": "1", "holdfast.handle": f"proc-{'0' * 16}", "holdfast.home": home}
+        body = {"Image": BOX, "Labels": labels}
+        assert engine.call("POST", f"/containers/create?name={name}", body)[0] == 201
+    told = [each["text"] for each in lines() if each["state"] == "note"]
+    for name in ("hfleft", "hfalone"):
+        assert any(f"docker -H unix://{engine.socket} rm -f {name}" in text for text in told)
+    for name in ("hfother", running.handle):
+        assert not any(name in text for text in told), "somebody keeps it, or may"
+    for name in ("hfleft", "hfalone", "hfother"):
+        engine.remove(name)
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
     (line,) = lines()
     assert line["state"] == "note"

@@ -10,6 +10,7 @@ import json
 import os
 import random
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -21,6 +22,7 @@ import pytest
 
 from holdfast import BadRequest, KeeperError, SyncClient, SyncProcess, Unsupported
 from holdfast._home import new_handle
+from holdfast._kernel import all_processes, mark_of, stat
 from holdfast._link import run
 from holdfast.testing import wait_until
 
@@ -345,15 +347,68 @@ def test_a_runner_that_died_before_it_had_begun_has_failed(hf: SyncClient, far: 
 
 
 def test_a_runner_that_keeps_dying_is_given_up(hf: SyncClient, far: FarAway) -> None:
-    """Five times in ten seconds is enough: what it ran may still be there, and is named."""
+    """Ten times, ever more slowly, is enough: what it ran may still be there, and is named."""
     process = far.spawn(hf, GATED.format("/nonexistent"), trick="dies")
-    end = process.wait(30)
+    end = process.wait(90)
     assert (end.status, end.code, end.signal) == ("lost", None, None)
     (note,) = process.refresh().notes
     assert note == (
-        f"its runner died 5 times in 10 s; the container far-{process.handle} may still be there"
+        f"its runner died 10 times in 40 s; the container far-{process.handle} may still be there"
     )
     assert far.told(process) == ["start"]
+
+
+def test_a_runner_that_can_live_again_goes_on(hf: SyncClient, far: FarAway) -> None:
+    """What it dies of may pass: by then it has died more often than one that is just killed."""
+    process = far.spawn(hf, "echo words; exit 7", trick="dies")
+    wait_until(lambda: len((process.refresh().runner or {})["starts"]) > 6, timeout=60)
+    place = Path(f"{hf.home.processes}/{process.handle}.place")
+    place.write_text(place.read_text().replace("dies", ""))
+    assert process.wait(60).code == 7
+    assert output(process) == "words\n"
+    assert far.told(process) == ["start", "remove"]
+
+
+@pytest.mark.parametrize("mode", ["pipe", "pty"])
+def test_out_of_descriptors_there_is_one_runner_or_none(
+    hf: SyncClient, far: FarAway, mode: str
+) -> None:
+    """Whichever is the one too many, the next runner comes when there are some, and alone."""
+    worker = hf.keeper_status()["worker"]
+    for _ in range(12):  # which hold some, so that the limit below is none for the runner itself
+        hf.spawn("sleep 1000")
+    for spare in range(6):
+        command = GATED.format("/nonexistent")
+        process = far.spawn(hf, command, mode=mode, grace=0.2, containment="tree")
+        pid = begun(process)
+        limits = resource.prlimit(worker, resource.RLIMIT_NOFILE)
+        lowest = lowest_descriptor(worker, pid)
+        resource.prlimit(worker, resource.RLIMIT_NOFILE, (lowest + spare, limits[1]))
+        try:
+            os.kill(pid, signal.SIGKILL)
+            wait_until(lambda pid=pid: stat(pid) is None)  # type: ignore[misc]
+        finally:
+            resource.prlimit(worker, resource.RLIMIT_NOFILE, limits)
+        wait_until(lambda process=process: runners(process))  # type: ignore[misc]
+        assert process.kill(grace=0).record.status == "killed", spare
+        done = [word for word in far.told(process) if word != "input"]
+        assert done == ["start", "SIGKILL", "remove"], spare  # and no word of two runners
+    assert hf.keeper_status()["worker"] == worker
+
+
+def lowest_descriptor(worker: int, pid: int) -> int:
+    """The lowest that the worker has free, or that is its pidfd of a process."""
+    for number in range(1 << 16):
+        try:
+            if f"Pid:\t{pid}\n" in Path(f"/proc/{worker}/fdinfo/{number}").read_text():
+                return number
+        except FileNotFoundError:
+            return number
+    raise AssertionError("all are taken")
+
+
+def runners(process: SyncProcess) -> list[int]:
+    return [each.pid for each in all_processes() if mark_of(each.pid) == process.handle]
 
 
 def test_after_a_restart_of_the_machine_it_is_lost(

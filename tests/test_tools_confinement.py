@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from holdfast import BadRequest, SyncClient, Toolset, connect
 from holdfast.testing import wait_until
 from holdfast.tools import DIALECTS
+from holdfast.tools.codex import number_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,6 +46,67 @@ STARTS: list[tuple[str, str, str, str | None, dict[str, Any]]] = [
     ("hermes", "terminal", "command", "workdir", {"background": True}),
 ]
 IDS = ["-".join([start[0], start[1], *start[4]]) for start in STARTS]
+
+OUT = "touch ../outside"
+# Of every dialect the ways to type into a process: the tool, and what it takes besides the process.
+TYPING: list[tuple[str, str, dict[str, Any]]] = [
+    *(
+        (dialect, "process", {"action": action, **more})
+        for dialect in ("native", "duragent")
+        for action, more in (
+            ("write", {"data": f"{OUT}\n"}),
+            ("write", {"eof": True}),
+            ("send_keys", {"keys": OUT}),
+            ("send_keys", {"keys": ["Up", "Enter"]}),
+        )
+    ),
+    ("deepchat", "process", {"action": "write", "data": f"{OUT}\n"}),
+    ("deepchat", "process", {"action": "write", "eof": True}),
+    ("codex", "write_stdin", {"chars": f"{OUT}\n"}),
+    ("codex", "write_stdin", {"chars": "\x04"}),
+    ("openclaw", "process", {"action": "write", "data": f"{OUT}\n"}),
+    ("openclaw", "process", {"action": "send-keys", "literal": OUT, "keys": ["Enter"]}),
+    ("openclaw", "process", {"action": "submit"}),
+    ("openclaw", "process", {"action": "paste", "text": f"{OUT}\n"}),
+    ("hermes", "process", {"action": "write", "data": f"{OUT}\n"}),
+    ("hermes", "process", {"action": "submit", "data": OUT}),
+    ("hermes", "process", {"action": "close"}),
+]
+TYPING_IDS = [
+    "-".join([dialect, more.get("action", tool), *(word for word in more if word != "action")])
+    for dialect, tool, more in TYPING
+]
+# Looking at it, and stopping it.
+LOOKS: list[tuple[str, str, dict[str, Any]]] = [
+    ("native", "process", {"action": "poll"}),
+    ("native", "process", {"action": "capture"}),
+    ("native", "process", {"action": "kill"}),
+    ("duragent", "process", {"action": "log"}),
+    ("duragent", "process", {"action": "kill"}),
+    ("deepchat", "process", {"action": "poll"}),
+    ("deepchat", "process", {"action": "kill"}),
+    ("codex", "write_stdin", {"chars": "\x03", "yield_time_ms": 250}),
+    ("openclaw", "process", {"action": "log"}),
+    ("openclaw", "process", {"action": "kill"}),
+    ("hermes", "process", {"action": "poll"}),
+    ("hermes", "process", {"action": "kill"}),
+    ("dodo", "read_process_output", {}),
+    ("dodo", "stop_process", {}),
+    ("claude-code", "BashOutput", {}),
+    ("claude-code", "KillShell", {}),
+]
+
+
+def named(dialect: str, tool: str, handle: str) -> dict[str, Any]:
+    """A process, as this tool has it named."""
+    if dialect == "codex":
+        return {"session_id": number_of(handle)}
+    if dialect == "dodo":
+        return {"process_id" if tool == "stop_process" else "id": handle}
+    if dialect == "claude-code":
+        return {"bash_id" if tool == "BashOutput" else "shell_id": handle}
+    words = {"deepchat": "sessionId", "openclaw": "sessionId", "hermes": "session_id"}
+    return {words.get(dialect, "handle"): handle}
 
 
 def only_process(hf: SyncClient) -> Any:
@@ -187,6 +250,135 @@ def test_what_a_model_puts_into_the_environment_works_inside_only(
     assert "bwrap" not in traces
 
 
+# -- what is there already -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("dialect", "tool", "more"), TYPING, ids=TYPING_IDS)
+def test_nothing_is_typed_into_what_is_not_confined(
+    hf: SyncClient, here: Path, dialect: str, tool: str, more: dict[str, Any]
+) -> None:
+    """A shell from before, or of the program around the tools, would be the way out."""
+    shell = hf.spawn("sh", tty=True)
+    tools = toolset(hf, dialect, sandbox=True)
+    refused = call(tools, tool, **named(dialect, tool, shell.handle), **more)
+    assert refused.is_error
+    assert "not confined as their commands are: it can be looked at and stopped" in refused.text
+    shell.send("echo $((40 + 2))\n")
+    assert hf.wait_for(shell, {"output": "42", "since": "start"}, timeout=60).ok
+    assert not (here.parent / "outside").exists()
+    plain = call(toolset(hf, dialect), tool, **named(dialect, tool, shell.handle), **more)
+    assert not plain.is_error, "without a decision there is nothing to be kept in"
+
+
+@pytest.mark.parametrize(
+    ("dialect", "tool", "more"),
+    [typing for typing in TYPING if OUT in str(typing)],
+    ids=[name for name, typing in zip(TYPING_IDS, TYPING, strict=True) if OUT in str(typing)],
+)
+def test_what_is_confined_alike_is_typed_into(
+    hf: SyncClient, here: Path, dialect: str, tool: str, more: dict[str, Any]
+) -> None:
+    """By whomever it was started, also an earlier run of the same tools; it gets no further."""
+    shell = hf.spawn("sh", tty=True, sandbox=True)
+    tools = toolset(hf, dialect, sandbox=True)
+    done = call(tools, tool, **named(dialect, tool, shell.handle), **more)
+    assert not done.is_error, done
+    shell.send("echo $((40 + 2))\n")
+    assert hf.wait_for(shell, {"output": "42", "since": "start"}, timeout=60).ok
+    assert not (here.parent / "outside").exists()
+
+
+@pytest.mark.parametrize(("dialect", "tool", "more"), LOOKS)
+def test_what_is_not_confined_can_be_looked_at_and_stopped(
+    hf: SyncClient, here: Path, dialect: str, tool: str, more: dict[str, Any]
+) -> None:
+    process = hf.spawn("echo begun; exec sleep 1000", tty=True)
+    tools = toolset(hf, dialect, sandbox=True)
+    done = call(tools, tool, **named(dialect, tool, process.handle), **more)
+    assert not done.is_error, done
+    if more.get("action") == "kill" or "chars" in more or tool in ("stop_process", "KillShell"):
+        assert process.wait(60).status in ("killed", "failed")
+
+
+def test_a_sandbox_that_is_wider_is_none(hf: SyncClient, here: Path) -> None:
+    """What has a network, or another directory to write to, is typed into where tools have it."""
+    (here / "below").mkdir()
+    online = hf.spawn("cat", stdin=True, sandbox={"network": True})
+    elsewhere = hf.spawn("cat", stdin=True, sandbox=True, cwd=here.parent)
+    below = hf.spawn("cat", stdin=True, sandbox=True, cwd=here / "below")
+    closed = toolset(hf, "native", sandbox=True)
+    networked = toolset(hf, "native", sandbox={"network": True})
+
+    def taken(tools: Toolset) -> list[bool]:
+        return [
+            not call(tools, "process", action="write", handle=each.handle, data="x").is_error
+            for each in (online, elsewhere, below)
+        ]
+
+    assert taken(closed) == [False, False, True]
+    assert taken(networked) == [True, False, True]
+
+
+def test_what_the_tools_started_stays_theirs(
+    hf: SyncClient, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when the program around them goes to another directory."""
+    tools = toolset(hf, "native", sandbox=True)
+    handle = call(tools, "spawn_process", command="cat", tmux=False)["handle"]
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    assert not call(tools, "process", action="write", handle=handle, data="x").is_error
+    others = toolset(hf, "native", sandbox=True)
+    assert call(others, "process", action="write", handle=handle, data="x").is_error
+
+
+# -- what is looked at for a model -----------------------------------------------------------------
+
+
+def test_files_are_waited_for_in_the_agents_directory_only(
+    hf: SyncClient, here: Path, tmp_path: Path
+) -> None:
+    """Wherever links lead, and also where one is made while the wait goes on."""
+    (tmp_path / "outside").touch()
+    (here / "link").symlink_to(tmp_path)
+    (here / "inside").touch()
+    tools = toolset(hf, "native", sandbox=True)
+    handle = call(tools, "spawn_process", command="sleep 1000", tmux=False)["handle"]
+
+    def wait(path: str) -> Any:
+        seen = {"conditions": [f"file={path}"], "timeout_seconds": 0}
+        return call(tools, "wait_for", handles=[handle], **seen)
+
+    for path in ("/etc/shadow", "~/x", "../outside", "link/outside", "link/none", "link/../home"):
+        assert "only files in the agent's directory" in wait(path)["error"]
+    assert wait("inside")["ok"]
+    assert wait(f"{here}/inside")["ok"]
+    assert wait("later")["timed_out"]
+    assert wait("later/outside")["timed_out"]
+    begun = {"file": "link/outside", "within": [str(here)]}  # as if the link came afterwards
+    assert hf.wait_for(hf.get(handle), begun, timeout=0).timed_out
+    assert hf.wait_for(hf.get(handle), {"file": "link/outside"}, timeout=60).ok
+    with pytest.raises(BadRequest, match="within is a list of directories"):
+        hf.wait_for(hf.get(handle), {"file": "x", "within": "/"})
+    assert "needs a path" in wait("a\0b")["error"]
+    unconfined = call(
+        toolset(hf, "native"), "wait_for", handles=[handle], conditions=["file=/etc/passwd"]
+    )
+    assert unconfined["ok"]
+
+
+def test_with_the_network_of_the_machine_anything_is_asked(hf: SyncClient, here: Path) -> None:
+    """A command could do so itself."""
+    tools = toolset(hf, "native", sandbox={"network": True})
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        handle = call(tools, "spawn_process", command="sleep 1000", tmux=False)["handle"]
+        asked = [f"http=http://127.0.0.1:{port}/"]
+        waited = call(tools, "wait_for", handles=[handle], conditions=asked, timeout_seconds=0.5)
+        assert waited["timed_out"]
+        server.accept()[0].close()
+
+
 def test_nothing_outside_is_asked_on_behalf_of_what_has_no_network(
     hf: SyncClient, here: Path
 ) -> None:
@@ -260,6 +452,20 @@ def test_the_server_confines_by_its_options(home: str, here: Path) -> None:
     assert "Read-only file system" in done["output"]
     assert done["output"].endswith("99\n")
     assert (here / "here").exists()
+
+
+def test_a_server_that_is_begun_again_with_a_sandbox_does_not_control_what_was_free(
+    home: str, here: Path
+) -> None:
+    """The session is the same, and its shells are still there."""
+    with connect(session="conv") as hf:
+        shell = hf.spawn("sh", stdin=True)
+        with wire("--session", "conv", "--sandbox") as server:
+            write = {"action": "write", "handle": shell.handle, "data": f"{OUT}\n"}
+            assert "not confined" in server.call("process", **write)["error"]
+            server.call("process", action="kill", handle=shell.handle)
+        shell.wait(60)
+    assert not (here.parent / "outside").exists()
 
 
 @pytest.mark.parametrize(

@@ -310,6 +310,93 @@ def test_only_containers_of_the_image_are_taken_over(home: str, here: Path) -> N
             hf.adopt(session)
 
 
+def test_only_containers_that_are_confined_alike_are_typed_into_and_run_in(
+    hf: SyncClient, here: Path
+) -> None:
+    """Of the same image, network and user, with nothing mounted that would not be here too."""
+    outside, below = here.parent / "outside", here / "below"
+    outside.mkdir()
+    below.mkdir()
+    shared, more = f"{here.parent}/shared", f"{outside}:/outside"
+    Path(shared).mkdir()
+    box = {"image": "hfbox", "user": "1000", "mounts": [f"{shared}:/shared:ro"]}
+    tools = toolset(hf, "native", docker=box)
+    others: list[dict[str, Any]] = [
+        {"docker": {**box, "user": "0"}},
+        {"docker": {**box, "network": "host"}},
+        {"docker": {**box, "mounts": [f"{shared}:/shared"]}},
+        {"docker": {**box, "mounts": [*box["mounts"], more]}},
+        {"docker": box, "cwd": outside},
+        {},
+    ]
+    alike: list[dict[str, Any]] = [{"docker": box}, {"docker": box, "cwd": below}]
+    alike.append({"docker": {**box, "mounts": []}})
+    for options, is_alike in [(each, False) for each in others] + [(each, True) for each in alike]:
+        cat = hf.spawn("cat", stdin=True, **options)
+        wrote = act(tools, "write", cat.handle, data="x\n")
+        ran = call(tools, "spawn_process", command="id -u", inside=cat.handle, wait=True)
+        said = [wrote.get("error", ""), ran.get("error", "")]
+        assert ["not confined as their commands" in each for each in said] == [not is_alike] * 2
+        if is_alike:
+            assert ran["output"] == "1000\n"
+        act(tools, "kill", cat.handle)
+
+
+def test_what_runs_in_a_container_is_confined_as_that_is(hf: SyncClient) -> None:
+    """So that it is typed into by tools that were made again, as after a restart."""
+    box = {"image": "hfbox", "user": "1000"}
+    server = hf.spawn("sleep 1000", docker=box)
+    tools = toolset(hf, "native", docker=box)
+    inside = call(tools, "spawn_process", command="cat", inside=server.handle)["handle"]
+    assert not act(toolset(hf, "native", docker=box), "write", inside, data="x\n").is_error
+    as_root = server.exec("cat", user="root", stdin=True).handle
+    assert "not confined" in act(tools, "write", as_root, data="x\n")["error"]
+
+
+def test_of_this_machine_only_published_ports_are_asked(hf: SyncClient, taken: int) -> None:
+    """A container has another loopback than we have, and maybe no way to other machines."""
+    tools = toolset(hf, "native", docker="hfbox")
+    started = call(tools, "spawn_process", command=SERVER, ports=[3000])
+    port = started["ports"]["3000"]
+    wait = {"handles": [started["handle"]], "timeout_seconds": 60}
+    for url in (
+        f"http://127.0.0.1:{port}/page",
+        f"http://localhost:{port}/page",
+        f"http://localhost:{port}/none status=404",
+    ):
+        assert call(tools, "wait_for", conditions=[f"http={url}"], **wait)["ok"]
+    for condition in (
+        f"http=http://127.0.0.1:{taken}/",
+        f"http=http://[::1]:{port}/",
+        f"http=http://127.0.0.1:{port}@example.com/",
+        "http=http://example.com/",
+        f"port=example.com:{port}",
+    ):
+        refused = call(tools, "wait_for", conditions=[condition], **wait)
+        assert "only the published ports" in refused["error"]
+    call(tools, "process", action="kill", handle=started["handle"])
+    over = call(tools, "wait_for", conditions=[f"http=http://127.0.0.1:{port}/"], **wait)
+    assert "only the published ports" in over["error"]
+    on_this = toolset(hf, "native", docker={"image": "hfbox", "network": "host"})
+    wait = {"handles": [call(on_this, "spawn_process", command="sleep 1000")["handle"]]}
+    asked = {"conditions": [f"http=http://127.0.0.1:{taken}/"], "timeout_seconds": 0.2}
+    assert call(on_this, "wait_for", **wait, **asked)["timed_out"]
+
+
+def test_files_are_waited_for_where_containers_have_them_too(hf: SyncClient, here: Path) -> None:
+    shared = here.parent / "shared"
+    shared.mkdir()
+    (shared / "file").touch()
+    docker = {"image": "hfbox", "mounts": [f"{shared}:/shared:ro"]}
+    tools = toolset(hf, "native", docker=docker)
+    handle = call(tools, "spawn_process", command="touch made; sleep 1000")["handle"]
+    for path in ("made", f"{shared}/file"):
+        assert call(tools, "wait_for", handles=[handle], conditions=[f"file={path}"])["ok"]
+    for path in ("/etc/shadow", "../none", str(here.parent)):
+        refused = call(tools, "wait_for", handles=[handle], conditions=[f"file={path}"])
+        assert "only files in the agent's directory" in refused["error"]
+
+
 def test_mounts_are_those_of_whoever_embeds_the_tools(hf: SyncClient, here: Path) -> None:
     shared = here.parent / "shared"
     shared.mkdir()
@@ -434,6 +521,17 @@ def test_tests_and_builds_run_in_containers(dodo: Toolset) -> None:
     found = call(dodo, "run_test")
     assert found["code"] == "not_executable"
     assert "make" in found["error"], "the command was found, and the image does not have it"
+
+
+def test_a_project_is_looked_at_in_the_agents_directory_only(dodo: Toolset, here: Path) -> None:
+    """Another one is not what the container has under that name."""
+    outside = here.parent / "outside"
+    outside.mkdir()
+    (outside / "Makefile").write_text("test:\n\techo never\n")
+    Path("link").symlink_to(outside)
+    for cwd in (str(outside), "link", "/nowhere"):
+        refused = call(dodo, "run_test", cwd=cwd)
+        assert "is not in the agent's directory; give the command as 'cmd'" in refused["error"]
 
 
 def test_a_job_in_the_background_of_a_container_is_told(dodo: Toolset) -> None:

@@ -1,10 +1,10 @@
 """Control groups: where a process and all it ever starts can be kept together, limited and ended.
 
 The keeper makes its groups below its own one, so that nothing leaves the limits of whoever
-started it: ``<own>/holdfast-<home>/<handle>``. Version 2 is one tree, in which a write to
-`cgroup.kill` ends everybody at once. Version 1 is a tree for each controller; there `freezer` holds
-them still while they are killed. Both may be there at the same time, and controllers that limit in
-either.
+started it: ``<own>/holdfast-<number of the home>/<name>``. Version 2 is one tree, in which a write
+to `cgroup.kill` ends everybody at once. Version 1 is a tree for each controller; there `freezer`
+holds them still while they are killed. Both may be there at the same time, and controllers that
+limit in either.
 
 The keeper itself is in a group of its own (`keeper`): in version 2 a group with groups in it that
 are limited must have no processes beside them.
@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import time
 
 from . import _kernel
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 V2 = ""
 LIMITS = ("memory", "pids", "cpu")
 _KEEPER = "keeper"
+_OURS = re.compile(r"/holdfast-[0-9a-f]{8}(/.*)?$", re.DOTALL)
 _FREEZE_PATIENCE = 0.05
 _LEAVE_PATIENCE = 0.5
 
@@ -57,19 +59,14 @@ def own_groups() -> dict[str, str]:
 class Trees:
     """What the machine lets us make, for the processes of one home."""
 
-    __slots__ = ("_here", "_name", "_own", "controllers")
+    __slots__ = ("_name", "_own", "controllers")
 
     def __init__(self, home: str) -> None:
         import zlib
 
         self._name = f"holdfast-{zlib.crc32(os.fsencode(home)):08x}"
-        own = own_groups()
-        self._here = dict(own)
-        for name, path in own.items():  # a keeper is in nobody's group: not in a process's of ours
-            before, found, _ = path.partition("/holdfast-")
-            if found:
-                own[name] = before
-        self._own = own
+        # A keeper is in nobody's group: not in a process's of ours.
+        self._own = {name: _OURS.sub("", path) for name, path in own_groups().items()}
         self.controllers: dict[str, str] = {}  # which tree limits what
 
     def _base(self, tree: str) -> str:
@@ -151,10 +148,6 @@ class Trees:
         except FileNotFoundError:  # the one above was removed
             os.makedirs(path, 0o755)
 
-    def here(self, tree: str) -> str:
-        """The group that we are in ourselves."""
-        return self._here[tree]
-
     def clean_up(self, kept: Iterable[str] = (), *, going: bool = False) -> None:
         """Remove groups that nobody is in: those of the past and, when we go, our own."""
         kept = set(kept)
@@ -177,7 +170,7 @@ class Trees:
                 with contextlib.suppress(OSError):
                     _write(f"{path}/cgroup.subtree_control", f"-{name}")
         with contextlib.suppress(OSError):
-            join(own)
+            _write(f"{own}/cgroup.procs", "0")
         until = time.monotonic() + _LEAVE_PATIENCE
         while not _remove(base) and time.monotonic() < until:
             time.sleep(0.005)  # until those that we started have noticed that we go
@@ -200,20 +193,11 @@ def empty(paths: list[str]) -> bool:
     return not any(_populated(path) for path in paths)
 
 
-def as_new(path: str) -> bool:
-    """Whether who was in an empty group left it as it was: not held still, no groups within."""
-    try:
-        if os.stat(path).st_nlink != 2:
-            return False
-    except OSError:
-        return False
-    return not _is_frozen(path) and not _words(f"{path}/cgroup.subtree_control")
-
-
-def join(path: str) -> None:
-    """Be in a group. Version 1 does that at once for a single thread; version 2 takes its time."""
+def open_door(path: str) -> int:
+    """Whoever writes 0 to it is in the group: at once in version 1, 2 takes its time."""
     tasks = f"{path}/tasks"
-    _write(tasks if os.path.exists(tasks) else f"{path}/cgroup.procs", "0")
+    door = tasks if os.path.exists(tasks) else f"{path}/cgroup.procs"
+    return os.open(door, os.O_WRONLY | os.O_CLOEXEC)
 
 
 def kill(paths: list[str]) -> None:
@@ -229,23 +213,25 @@ def kill(paths: list[str]) -> None:
 
 def _kill_held(path: str) -> None:
     """Without `cgroup.kill` they are held still, so that none is born while we go through them."""
-    frozen = _freeze(path, True)
+    until = time.monotonic() + (_FREEZE_PATIENCE if _freeze(path, True) else 0)
     try:
-        if frozen:
-            until = time.monotonic() + _FREEZE_PATIENCE
-            while not _is_frozen(path) and time.monotonic() < until:
-                time.sleep(0.001)
+        while not _is_frozen(path) and time.monotonic() < until:
+            time.sleep(0.001)
         for pid in members([path]):
             try:
                 pidfd = os.pidfd_open(pid)
             except OSError:
                 continue
-            # A pid in the list that is somebody else's by now is not in the group.
-            if pid in members([path]) if not frozen else True:
+            if _is_in(pid, path):  # else it was somebody else's by then
                 _kernel.send_signal(pidfd, 9)
             os.close(pidfd)
     finally:
-        _freeze(path, False)
+        for group in _within(path):  # also those that one of them froze
+            _freeze(group, False)
+
+
+def _is_in(pid: int, path: str) -> bool:
+    return f"/{'/'.join(path.split('/')[-2:])}" in _read(f"/proc/{pid}/cgroup")
 
 
 def _freeze(path: str, on: bool) -> bool:
@@ -323,8 +309,9 @@ def _remove(path: str) -> bool:
     except FileNotFoundError:
         return True
     except OSError:
-        # Somebody is in it, or in one that it made within.
-        inner = _directories(path)
+        if _populated(path):
+            return False
+        inner = _directories(path)  # which whoever was in there made
         return bool(inner) and all(_remove(f"{path}/{name}") for name in inner) and _remove(path)
     return True
 

@@ -64,9 +64,8 @@ def joined_tail(out: bytes, err: bytes) -> bytes:
 def exit_code_text(event: Event) -> str:
     if event.status == "lost":
         return "unknown (lost)"
-    if event.signal is not None:
-        return f"signal {event.signal}"
-    return str(event.exit_code)
+    code = str(event.exit_code) if event.signal is None else f"signal {event.signal}"
+    return f"{code} (out of memory)" if event.reason == "out_of_memory" else code
 
 
 _SEEN = {"output": "Match", "quiet": "Quiet for", "port": "Port", "every": "New output"}

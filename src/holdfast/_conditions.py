@@ -572,7 +572,12 @@ def _make(kind: str, value: Any, more: dict[str, Any], ends: dict[str, int]) -> 
     if kind == "file":
         path = os.fspath(value)
         os.fsencode(path)  # a ValueError for what can be no path
-        return FileExists(path, more.pop("within", None))
+        within = more.pop("within", None)
+        if within is not None and not (
+            isinstance(within, list) and all(isinstance(each, str) for each in within)
+        ):
+            raise BadRequest(f"within is a list of directories, not {_shown(within)}")
+        return FileExists(path, within)
     return OutputQuiet(parse_duration(value), *_streams(more, ends))
 
 

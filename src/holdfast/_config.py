@@ -95,6 +95,9 @@ def _log_cap(value: object) -> int:
     return size
 
 
+_FEWEST_FILES = 8
+
+
 def _count(value: object) -> int:
     if isinstance(value, str) and value.strip().isdigit():
         value = int(value)
@@ -116,6 +119,13 @@ def _memory(value: object) -> int | None:
     return size
 
 
+def _files(value: object) -> int | None:
+    files = _optional_count(value)
+    if files is not None and files < _FEWEST_FILES:
+        raise ValueError(f"must be at least {_FEWEST_FILES}: a program needs some to start")
+    return files
+
+
 def _cpus(value: object) -> float | None:
     if value is None or (isinstance(value, str) and value.strip().lower() == "none"):
         return None
@@ -125,7 +135,7 @@ def _cpus(value: object) -> float | None:
         cpus = 0.0
     if 0.01 <= cpus < 100_000:
         return cpus
-    raise ValueError("must be a number of CPUs like 0.5 or 2")
+    raise ValueError("must be a number of CPUs like 0.5 or 2, at least 0.01")
 
 
 def _containment(value: object) -> str:
@@ -161,7 +171,7 @@ SETTINGS: dict[str, tuple[Callable[[object], Any], Any]] = {
     "memory": (_memory, None),
     "cpu": (_cpus, None),
     "processes": (_optional_count, None),
-    "files": (_optional_count, None),
+    "files": (_files, None),
     "containment": (_containment, "auto"),
     "size": (parse_screen_size, [120, 40]),
     "shell": (_shell, ""),

@@ -357,12 +357,17 @@ def version(engine: Engine) -> str:
 
 
 def left_over(engine: Engine, store: Store) -> list[str]:
-    """The names of containers of a home whose process is over or gone."""
+    """The names of containers whose process is over or gone, or whose home is."""
     from urllib.parse import quote
 
-    wanted = json.dumps({"label": [f"holdfast.home={store.home.path}"]})
+    wanted = json.dumps({"label": ["holdfast=1"]})
     left = []
     for found in _call(engine, f"/containers/json?all=1&filters={quote(wanted)}"):
+        home = found["Labels"].get("holdfast.home", "")
+        if home != store.home.path:
+            if not os.path.exists(home):
+                left.append(str(found["Names"][0]).lstrip("/"))
+            continue
         try:
             kept = store.load(found["Labels"]["holdfast.handle"]).running
         except NotFound:

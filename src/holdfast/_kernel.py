@@ -186,21 +186,32 @@ def mark_number(handle: str) -> int:
     return (1 << 57) + int(handle[-11:], 36)
 
 
-def marked_number(pid: int) -> int:
-    """The number a process carries; 0 for one that is unmarked or gone."""
+def marked_number(pid: int, foreign: dict[int, int] | None = None) -> int:
+    """The number a process carries; 0 for one that is unmarked or gone.
+
+    What is found out of another user's is put into `foreign`, and not looked for again.
+    """
     try:
         soft, _ = resource.prlimit(pid, RLIMIT_MARK)
     except ProcessLookupError:
         return 0
-    except PermissionError:  # another user's; the same in writing
-        try:
-            with open(f"/proc/{pid}/limits", "rb") as file:
-                _, _, rest = file.read().partition(b"Max file locks")
-            word = rest.split(None, 1)[0]
-            soft = int(word) if word.isdigit() else 0
-        except (OSError, IndexError):
-            return 0
+    except PermissionError:
+        foreign = {} if foreign is None else foreign
+        if pid not in foreign:
+            foreign[pid] = _written_mark(pid)
+        soft = foreign[pid]
     return soft if soft >> 57 == 1 else 0
+
+
+def _written_mark(pid: int) -> int:
+    """The same limit of another user's process, in writing."""
+    try:
+        with open(f"/proc/{pid}/limits", "rb") as file:
+            _, _, rest = file.read().partition(b"Max file locks")
+        word = rest.split(None, 1)[0]
+        return int(word) if word.isdigit() else 0
+    except (OSError, IndexError):
+        return 0
 
 
 def threads_of(uid: int) -> int:

@@ -257,7 +257,12 @@ class Look:
 
             container = Container.of_record(record) if record.running else None
             return self.descendants(container.pid) if container and container.pid else set()
-        return self.family(record.pid, record.handle, record.start_time)
+        found = self.family(record.pid, record.handle, record.start_time)
+        if record.cgroups:  # which also knows who left the family
+            from ._cgroup import members
+
+            found |= {pid for pid in members(record.cgroups) if pid in self.processes()}
+        return found
 
     def _belongs(self, found: Stat, pid: int | None, handle: str) -> bool:
         mark = self._mark(found)

@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterator
 
 from holdfast import _cgroup, _sandbox
+from holdfast._config import load_config
+from holdfast._errors import ConfigError
 from holdfast._home import Home
 from holdfast._place import lingers
 
@@ -33,7 +35,15 @@ def _weaker() -> str:
 def contain_checks(home: Home) -> Iterator[Check]:
     trees = _cgroup.Trees(f"{home.path}#doctor")  # not the groups of a keeper
     kind = trees.kind()
-    yield Check("ok" if kind in _HOW else "note", "containment", _HOW.get(kind) or _weaker())
+    try:
+        wanted = load_config(home)["containment"]
+    except ConfigError:
+        wanted = "auto"  # another check tells of that
+    if wanted == "tree" or (wanted == "cgroup-v1" and kind == "cgroup"):
+        chosen = f"the setting `containment` chooses {wanted}; the machine allows {kind}"
+        yield Check("note", "containment", chosen)
+    else:
+        yield Check("ok" if kind in _HOW else "note", "containment", _HOW.get(kind) or _weaker())
     limiting = [name for name in _cgroup.LIMITS if kind in _HOW and trees.could_limit(name)]
     rest = [name for name in _cgroup.LIMITS if name not in limiting]
     words = {"memory": "memory", "pids": "processes", "cpu": "cpu"}

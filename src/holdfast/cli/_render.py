@@ -225,6 +225,22 @@ def _docker_text(record: Record) -> str | None:
     return ", ".join([f"image {record.docker.get('image')}", *said])
 
 
+def _sandbox_text(record: Record) -> str | None:
+    if record.sandbox is None:
+        return None
+    where = record.sandbox.get("root") or record.cwd
+    network = "with the network" if record.sandbox.get("network") else "no network"
+    return f"{network}, {where} can be written to"
+
+
+def _limits_text(record: Record) -> str | None:
+    def text(name: str, limit: Any) -> str | None:
+        return size_text(limit) if name == "memory" else f"{limit:g}"
+
+    limits = record.limits.items()
+    return ", ".join(f"{name} {text(name, at['limit'])} (by {at['by']})" for name, at in limits)
+
+
 def show_record(record: Record, used: Usage | None = None) -> None:
     """One process, a line for each thing known."""
     colour = coloured(sys.stdout)
@@ -240,6 +256,9 @@ def show_record(record: Record, used: Usage | None = None) -> None:
         ("docker", _docker_text(record), None),
         ("published", published_text(record), None),
         ("directory", record.cwd, None),
+        ("sandbox", _sandbox_text(record), None),
+        ("limits", _limits_text(record), None),
+        ("contained", record.containment or None, None),
         ("session", record.session, None),
         ("group", record.group, None),
         ("mode", record.mode, None),

@@ -96,6 +96,8 @@ def go_on(notes: Notes, sizes: tuple[int, int], desk: Desk) -> Life | None:
     stop = _stop()
     if stop:
         desk.ask(stop)  # now: who waits for an engine from here on does not wait for ever
+    if notes.said().get("container") and life.follower.resume():
+        return life  # how it is, the connection tells, which the engine may be waiting for
     state = desk.state()
     if state is None and await_request():
         state = desk.state()
@@ -183,8 +185,12 @@ def _pull(engine: Engine, spec: dict[str, Any], notes: Notes, desk: Desk) -> int
         stops.extend(desk.stops())
         return bool(stops)
 
-    if not pull(engine, image, spec["login"], say, desk.woken, stopped):
-        raise Stopped(stops[0])
+    try:
+        if not pull(engine, image, spec["login"], say, desk.woken, stopped):
+            raise Stopped(stops[0])
+    except Refused as refusal:
+        say(refusal.sentence)  # who started it has gone on, and looks at the output
+        raise
     return written
 
 

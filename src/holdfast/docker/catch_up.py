@@ -30,7 +30,7 @@ from .frames import OUT, PART, STREAMS, Messages, nanoseconds, now, stamp
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from .container import Container
     from .desk import Desk
@@ -68,12 +68,24 @@ class CatchUp:
         "_news",
         "_open_ended",
         "_output",
+        "_pass_by",
         "_place",
         "_seen",
+        "_watched",
     )
 
-    def __init__(self, container: Container, place: Place, output: Output, desk: Desk) -> None:
+    def __init__(
+        self,
+        container: Container,
+        place: Place,
+        output: Output,
+        desk: Desk,
+        watched: Callable[[], socket.socket | None],
+        pass_by: Callable[[], bool],
+    ) -> None:
         self._container = container
+        self._watched = watched  # the connection, while it is only watched
+        self._pass_by = pass_by  # takes something from it; False if nothing comes any more
         self._place = place
         self._output = output
         self._desk = desk
@@ -122,7 +134,7 @@ class CatchUp:
             return False
         ends = list(self._ends)
         if not self.read():
-            self._due = begun + 1.0
+            self._due = time.monotonic() + 1.0
             return False
         done = time.monotonic()
         self._due = done + max(_QUIET, _ENGINE_SHARE * (done - begun))
@@ -232,15 +244,20 @@ class CatchUp:
         return True
 
     def _pieces(self, end: socket.socket, rest: bytes) -> Iterator[bytes]:
+        """What comes of the log. The connection is read too, or the container would wait for us."""
+        connection = self._watched()
         with end:
             if rest:
                 yield rest
             while True:
-                both = [end.fileno(), self._desk.woken]
-                ready, _, _ = select.select(both, [], [], _PATIENCE)
-                if both[1] in ready:
+                every = [end.fileno(), self._desk.woken]
+                every += [] if connection is None else [connection.fileno()]
+                ready, _, _ = select.select(every, [], [], _PATIENCE)
+                if self._desk.woken in ready:
                     self._desk.pass_on()
-                if both[0] in ready:
+                if every[2:] and every[2] in ready and not self._pass_by():
+                    connection = None
+                if every[0] in ready:
                     try:
                         piece = end.recv(1 << 18)
                     except OSError:

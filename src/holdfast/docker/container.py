@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 # Of its drivers the one that keeps every byte; the newest 96 MB of it.
 _LOG = {"Type": "local", "Config": {"max-size": "32m", "max-file": "3", "compress": "false"}}
 _START_TIMEOUT = 120.0
+_LOG_TIMEOUT = 3.0  # not longer: meanwhile nobody reads the connection, and it may wait for that
 _INIT = b"docker-init"
 _INIT_LOOKS, _INIT_STEP = 60, 0.0005
 
@@ -107,7 +108,7 @@ class Container:
 
     def open_log(self, query: str = "") -> tuple[socket.socket, bytes]:
         path = f"/containers/{self.name}/logs?stdout=1&stderr=1&timestamps=1{query}"
-        return self.engine.open("GET", path, timeout=60.0)
+        return self.engine.open("GET", path, timeout=_LOG_TIMEOUT)
 
     def ran_out_of_memory(self, state: State) -> bool:
         """Whether anything in it was killed for that: the state tells it only of some."""

@@ -3,6 +3,9 @@
 Signals only write to a pipe, which every wait of the runner also waits for. A stop that the engine
 could not be given is kept and tried again; if there is no engine for a minute after it, the runner
 ends and says so, rather than never.
+
+DESIGN. An engine that ends a container answers nobody who asks about it before all its output was
+read, which is for us to do. So signals are passed on by a thread beside the one that reads.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import threading
 import time
 
 from .engine import EngineError
@@ -30,6 +34,8 @@ _PASSED = (
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGKILL)
 _ENGINE_PATIENCE = 60.0
 _FIRST_STEP, _LAST_STEP = 0.05, 1.0
+_AGAIN = 0.2
+_CARRIED = 0  # among the numbers of signals: the messenger is back
 
 
 class GaveUp(Exception):
@@ -37,13 +43,25 @@ class GaveUp(Exception):
 
 
 class Desk:
-    __slots__ = ("_asked", "_target", "_waiting", "_wake", "engine_was_away", "place", "woken")
+    __slots__ = (
+        "_asked",
+        "_messenger",
+        "_refusal",
+        "_target",
+        "_waiting",
+        "_wake",
+        "engine_was_away",
+        "place",
+        "woken",
+    )
 
     def __init__(self) -> None:
         self.woken, self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._target: Target | None = None
         self.place: Place | None = None
         self._waiting: list[int] = []  # signals that the engine was not given yet
+        self._messenger: threading.Thread | None = None
+        self._refusal: EngineError | None = None  # why the last one could not be given
         self._asked = 0.0  # when the first of those that end it came
         self.engine_was_away = False
         for number in (*_PASSED, signal.SIGWINCH):
@@ -70,37 +88,45 @@ class Desk:
         return [number for number in (*self._waiting, *self._taken()) if number in _ENDING]
 
     def pass_on(self) -> None:
-        """Look for signals and give the engine what it has not got yet."""
+        """Look for signals and have the engine given what it has not got yet."""
         for number in self._taken():
-            if number == signal.SIGWINCH:
-                self.resize()
-            else:
+            if number != _CARRIED:
                 self.ask(number)
-        self._deliver()
+        if not self._waiting or self._target is None or self.place is None:
+            return
+        if self._refusal and self._asked and time.monotonic() - self._asked > _ENGINE_PATIENCE:
+            raise GaveUp(
+                f"{self._target.title} was not stopped: {self._refusal.message}; it may still run "
+                "when the engine is back, see docker ps"
+            )
+        if self._messenger is None or not self._messenger.is_alive():
+            work = (self._target, self.place)
+            self._messenger = threading.Thread(target=self._carry, args=work, daemon=True)
+            self._messenger.start()
 
     def ask(self, number: int) -> None:
         self._waiting.append(number)
         if number in _ENDING and not self._asked:
             self._asked = time.monotonic()
 
-    def _deliver(self) -> None:
-        if self._target is None or self.place is None:
-            return
-        while self._waiting:
-            number = self._waiting[0]
-            self.place.add_sent(number)
-            try:
-                self._target.signal(number)
-            except EngineError as error:
-                if self._asked and time.monotonic() - self._asked > _ENGINE_PATIENCE:
-                    raise GaveUp(
-                        f"{self._target.title} was not stopped: {error.message}; it may still run "
-                        "when the engine is back, see docker ps"
-                    ) from None
-                return
-            del self._waiting[0]
-            if not self._waiting:
-                self._asked = 0.0
+    def _carry(self, target: Target, place: Place) -> None:
+        """The messenger: until there is nothing left, or the engine does not take it."""
+        try:
+            while self._waiting:
+                number = self._waiting[0]
+                if number == signal.SIGWINCH:
+                    self.resize()
+                else:
+                    place.add_sent(number)
+                    target.signal(number)
+                self._refusal = None
+                del self._waiting[0]
+            self._asked = 0.0
+        except EngineError as refusal:
+            self._refusal = refusal
+            time.sleep(_AGAIN)
+        finally:
+            self._signalled(_CARRIED, None)
 
     @property
     def step(self) -> float | None:

@@ -72,7 +72,7 @@ class Engine:
         With `upgrade` the connection is the container's own input and output from then on.
         `connected` gets it before anything is sent.
         """
-        end = self.send(
+        end = self._send(
             method,
             path,
             body,
@@ -97,7 +97,7 @@ class Engine:
         end.close()
         raise EngineError(status, _message(rest))
 
-    def send(
+    def _send(
         self,
         method: str,
         path: str,

@@ -116,7 +116,9 @@ class Follower:
 
     def follow(self, container: Container) -> State | None:
         """Until it ended; None if it is not there any more."""
-        catch = self._catch = CatchUp(container, self._place, self._output, self._desk)
+        catch = self._catch = CatchUp(
+            container, self._place, self._output, self._desk, self._watched, self._pass_by
+        )
         if self._link is None and not self._place.died:
             self._place.set_link(self._place.link[0], False, 0)  # it is lost
         if not self._live:
@@ -158,6 +160,17 @@ class Follower:
     @property
     def _live(self) -> bool:
         return bool(self._place.link[1])
+
+    def _watched(self) -> socket.socket | None:
+        return None if self._link is None or self._live else self._link.connection
+
+    def _pass_by(self) -> bool:
+        """Take something from the connection that is only watched; False at its end."""
+        assert self._link is not None
+        moved = self._link.fill()
+        if moved:
+            self._batch(self._link, moved, 0)
+        return moved != 0
 
     def _connect(self, catch: CatchUp) -> State | None:
         """Connect anew, if it runs, and watch. How it is; None if it is not there any more."""
@@ -219,6 +232,7 @@ class Follower:
                 self._desk.pause(_REST)
             if end is not None:
                 poller.register(end, select.POLLIN)
+        self._desk.pass_on()
         last_words = 0.0
         total, before, after = self._place.head
         held = link.held()

@@ -7,6 +7,7 @@ command in the container, which finds it by a mark in its environment.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _MARK = "HOLDFAST_EXEC"
+_TO_GROUP = 1 << 2  # PIDFD_SIGNAL_PROCESS_GROUP
 _START_PATIENCE = 60.0
 _START_STEP = 0.002
 _KILL = """for p in /proc/[0-9]*; do
@@ -79,30 +81,27 @@ class Inside:
             self.state()
         if self.is_alive():
             try:
-                for pid in self._group() if number != signal.SIGKILL else self._all():
-                    self._send(pid, number)
+                self._send(self.pid, number, group=True)
+                if number == signal.SIGKILL:
+                    for pid in self._marked():
+                        self._send(pid, number)
                 return
             except PermissionError:
                 pass
         self._signal_from_inside(number)
 
-    def _group(self) -> list[int]:
-        """Who gets a signal with it: its process group, if it leads one."""
-        others = [pid for pid in _processes() if pid != self.pid and _group_of(pid) == self.pid]
-        return [*others, self.pid]
-
-    def _all(self) -> list[int]:
-        """Besides, what it started in other groups, as far as we see it."""
-        return list(dict.fromkeys([*self._group(), *self._marked()]))
-
-    def _send(self, pid: int, number: int) -> None:
-        """To the process that has this number now, if that is in the container."""
+    def _send(self, pid: int, number: int, *, group: bool = False) -> None:
+        """To whom has this number now, and the group that it leads, if that is in the container."""
         try:
             pidfd = os.pidfd_open(pid)
         except ProcessLookupError:
             return
         try:
-            if self._is_in_container(pid):
+            if not self._is_in_container(pid):
+                return
+            if group and os.getpgid(pid) == pid:
+                _send_to_group(pid, pidfd, number)
+            else:
                 signal.pidfd_send_signal(pidfd, number)
         except ProcessLookupError:
             pass
@@ -121,12 +120,15 @@ class Inside:
                 raise
 
     def _marked(self) -> Iterator[int]:
+        """What it started, as far as we see it."""
         mark = self._mark.encode()
-        for pid in _processes():
+        for name in os.listdir("/proc"):
+            if not name.isdigit():
+                continue
             try:
-                with open(f"/proc/{pid}/environ", "rb") as file:
+                with open(f"/proc/{name}/environ", "rb") as file:
                     if mark in file.read().split(b"\0"):
-                        yield pid
+                        yield int(name)
             except OSError:
                 continue
 
@@ -138,15 +140,14 @@ class Inside:
             return False
 
 
-def _processes() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
-
-
-def _group_of(pid: int) -> int:
+def _send_to_group(pid: int, pidfd: int, number: int) -> None:
     try:
-        return os.getpgid(pid)
-    except OSError:
-        return 0
+        signal.pidfd_send_signal(pidfd, number, None, _TO_GROUP)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a kernel before 6.9
+            raise
+        signal.pidfd_send_signal(pidfd, 0)
+        os.killpg(pid, number)
 
 
 def create(engine: Engine, spec: dict[str, Any]) -> tuple[str, str]:

@@ -97,6 +97,7 @@ def _run(spec: dict[str, Any], notes: Notes, desk: Desk) -> dict[str, Any]:
 
 def _follow(life: Life, notes: Notes, desk: Desk) -> dict[str, Any]:
     state = life.follower.follow(life.container)
+    life.output.hold_if_unread()
     if state is None or _is_being_removed(life, state, desk):
         return notes.end(error=_who_removed(life.container.name))
     code: int | None = state.code
@@ -140,6 +141,7 @@ def _who_removed(name: str) -> str:
 
 def _follow_inside(life: LifeInside, notes: Notes, desk: Desk) -> dict[str, Any]:
     was_connected = life.follower.follow_inside()
+    life.output.hold_if_unread()
     remarks = life.follower.remarks if was_connected else [_LOST_OUTPUT]
     step = 0.005
     while (state := desk.state()) is not None and state.running:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import select
+import struct
+import termios
 import time
 
 from .frames import ERR, OUT
@@ -22,6 +26,7 @@ class Output:
         "_merged",
         "_place",
         "_separate",
+        "_terminal",
         "counts",
         "head",
         "tails",
@@ -32,7 +37,8 @@ class Output:
         notes = place.notes
         self._place = place
         self._separate: bool = notes["separate"]
-        self._merged = not self._separate and not notes["tty"]
+        self._terminal: bool = notes["tty"]
+        self._merged = not self._separate and not self._terminal
         self.tails = {OUT: b"", ERR: b""}  # of what we wrote
         first = sizes[0] - notes["skip"]
         if self._merged:
@@ -41,7 +47,7 @@ class Output:
         else:
             out, err, self._last = first, sizes[1] if self._separate else 0, OUT
         self.counts = [0, out, err]  # by stream
-        self._complaints = OUT if notes["tty"] else ERR
+        self._complaints = OUT if self._terminal else ERR
         self.head = b""  # of that stream, where a container's init says what is wrong
 
     @property
@@ -60,11 +66,35 @@ class Output:
         self.counts[stream] += len(data)
         self.tails[stream] = (self.tails[stream] + data[-_TAIL:])[-_TAIL:]
 
+    def hold_if_unread(self) -> None:
+        """Do not end before all was read that we wrote: it would be gone with us.
+
+        With a terminal that is gone it is: who comes after us writes what was in it.
+        """
+        if self._terminal:
+            poller = select.poll()
+            poller.register(1, 0)
+            if poller.poll(0):
+                _wait_for_the_next_keeper()
+            return
+        step = 0.0005
+        while any(_unread(fd) for fd in ((1, 2) if self._separate else (1,))):
+            time.sleep(step)
+            step = min(2 * step, 0.1)
+
     def at_line_begin(self) -> bool:
         """Whether each stream is, as far as we have written anything of it."""
         return all(
             not self.counts[stream] or self.tails[stream].endswith(b"\n") for stream in (OUT, ERR)
         )
+
+
+def _unread(pipe: int) -> int:
+    try:
+        count: int = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))[0]
+    except OSError:  # no pipe
+        return 0
+    return count
 
 
 def write_all(fd: int, data: bytes) -> None:
@@ -75,6 +105,10 @@ def write_all(fd: int, data: bytes) -> None:
         except OSError as error:
             if error.errno != errno.EIO:
                 raise
-            # The terminal is gone with the keeper. We keep the shelf until the next one kills us.
-            while True:
-                time.sleep(3600.0)
+            _wait_for_the_next_keeper()
+
+
+def _wait_for_the_next_keeper() -> None:
+    """The terminal is gone with ours. We hold the shelf for the next one, which kills us."""
+    while True:
+        time.sleep(3600.0)

@@ -109,7 +109,6 @@ class Child:
         self.deadline: Timer | None = None
         self.stopping: Stopping | None = None
         self.note: ExitNote | None = None
-        self.groups: list[str] = []  # control groups that it needs no more
         self.on_death = on_death  # of one in tmux
         self.starts_again = starts_again  # another runner, where this was one that died
         self.when_hung_up: Callable[[], None] | None = None

@@ -3,8 +3,9 @@
 `posix_spawn` cannot, and to move there and back ourselves takes the kernel 6 to 20 ms each time.
 `clone3` can, and its child is then born there. Shared memory (vfork) makes it as quick as
 `posix_spawn`, but then the child must not run Python. So it runs a list of system calls that was
-made before, by some fifty bytes of machine code: a loop that makes one call after the other, the
-last of which is `execve`. The parent sleeps meanwhile.
+made before, by 81 bytes of machine code: a loop that makes one call after the other, the last of
+which is `execve`. The parent sleeps meanwhile. What is the child's alone, such as its limits, is
+done by the child: to take on its limit of memory or descriptors for a moment could end us.
 
 Where that code is not known or memory cannot be made executable, the child gets a copy of our
 memory and makes the same calls in Python, which takes a millisecond longer. That is only for a
@@ -26,34 +27,39 @@ if TYPE_CHECKING:
     from typing import Any
 
     Action = tuple[int, int, int] | tuple[int, int, str, int, int]
+    Call = tuple[str, int, int, int, int]
 
 _CLONE3 = 435
 
 
 class Refused(OSError):
-    """The kernel will not have a child there; it was not made."""
+    """The kernel will not have a child in one of the groups; there is none."""
 
 
 _VM, _VFORK, _CLEAR_HANDLERS, _INTO_CGROUP = 0x100, 0x4000, 0x1_0000_0000, 0x2_0000_0000
 _SIG_SETMASK = 2
 _MACHINE = os.uname().machine
 _AT_FDCWD = -100
+_WORD = (1 << 8 * struct.calcsize("L")) - 1
+_NO_ROOM = (errno.EAGAIN, errno.ENOMEM)
 
-
-class _Calls:
-    """The numbers of the system calls on one kind of machine."""
-
-    def __init__(self, *numbers: int) -> None:
-        self.setsid, self.close, self.openat, self.dup3 = numbers[:4]
-        self.sigaction, self.sigmask, self.execve, self.prlimit = numbers[4:]
-
-
-_X86 = _Calls(112, 3, 257, 292, 13, 14, 59, 302)
-_GENERIC = _Calls(157, 57, 56, 24, 134, 135, 221, 261)
-_NUMBERS = {"x86_64": _X86, "aarch64": _GENERIC, "riscv64": _GENERIC}
+# By the names that the C library has for them too.
+_NUMBERS = {
+    "x86_64": {
+        "write": 1,
+        "close": 3,
+        "sigaction": 13,
+        "sigprocmask": 14,
+        "execve": 59,
+        "setsid": 112,
+        "openat": 257,
+        "dup3": 292,
+        "prlimit": 302,
+    }
+}
 
 # rdi: the arguments of clone3, rsi: their size, rdx: the list, of five words for each call. In the
-# word before the list the child leaves the error of the call that failed.
+# words before the list the child leaves which call failed, and its error.
 _CODE = {
     "x86_64": bytes.fromhex(
         "4989d0"  #         mov r8, rdx
@@ -74,7 +80,8 @@ _CODE = {
         "7806"  #           js failed
         "4983c728"  #       add r15, 40
         "ebe0"  #           jmp next
-        "498946f8"  # failed: mov [r14-8], rax
+        "4d897ef0"  # failed: mov [r14-16], r15
+        "498946f8"  #       mov [r14-8], rax
         "b8e7000000"  #     mov eax, 231 (exit_group)
         "bf7f000000"  #     mov edi, 127
         "0f05"  #           syscall
@@ -82,7 +89,7 @@ _CODE = {
 }
 
 _libc = ctypes.PyDLL(None, use_errno=True)
-_zeros = ctypes.create_string_buffer(32)  # the default action of a signal, or an empty mask
+_zeros = ctypes.create_string_buffer(256)  # the default action of a signal, or an empty mask
 _page: mmap.mmap | None = None
 _runs: Callable[[bytes, int, int], int] | None = None
 
@@ -113,25 +120,27 @@ def start(
     env: dict[str, str],
     actions: Iterable[Action],
     reset: Iterable[int],
-    group: int,
-    rlimits: Iterable[tuple[int, int]] = (),
+    group: int = -1,
+    joins: Iterable[int] = (),
+    rlimits: Iterable[tuple[int, int, int]] = (),
     *,
     copy: bool = False,
 ) -> int:
-    """As `os.posix_spawn` in a new session, with these limits, which it cannot raise again.
+    """As `os.posix_spawn` in a new session, with these limits: which, soft, hard.
 
-    In the control group that `group` is a directory of, if it is one and not -1.
+    It is born in the control group that `group` is a directory of, if it is one and not -1, and
+    moves into those that `joins` are lists of members of, opened for writing.
     """
-    numbers = _NUMBERS.get(_MACHINE)
-    if numbers is None:
-        raise Refused(errno.ENOSYS, os.strerror(errno.ENOSYS))
     kept: list[Any] = []  # what the list points to
+
+    def held(value: bytes) -> int:
+        kept.append(ctypes.create_string_buffer(value))
+        return ctypes.addressof(kept[-1])
 
     def text(value: str) -> int:
         if "\0" in value:
             raise ValueError("embedded null byte")
-        kept.append(ctypes.create_string_buffer(os.fsencode(value)))
-        return ctypes.addressof(kept[-1])
+        return held(os.fsencode(value))
 
     def texts(values: list[bytes]) -> int:
         if b"\0" in b"".join(values):
@@ -140,59 +149,85 @@ def start(
         return ctypes.addressof(kept[-1])
 
     zeros = ctypes.addressof(_zeros)
-    calls = [(numbers.setsid, 0, 0, 0, 0)]
+    calls: list[Call] = [("write", fd, held(b"0"), 1, 0) for fd in joins]
+    joining = len(calls)
+    calls.append(("setsid", 0, 0, 0, 0))
     for action in actions:
         if len(action) == 5:  # only ever of descriptor 0, so the lowest that is free then
-            calls.append((numbers.close, action[1], 0, 0, 0))
-            calls.append((numbers.openat, _AT_FDCWD, text(action[2]), action[3], 0))
+            calls.append(("close", action[1], 0, 0, 0))
+            calls.append(("openat", _AT_FDCWD, text(action[2]), action[3], 0))
         elif action[1] != action[2]:
-            calls.append((numbers.dup3, action[1], action[2], 0, 0))
-    calls += [(numbers.sigaction, int(number), zeros, 0, 8) for number in reset]
-    for number, value in rlimits:
-        kept.append(ctypes.create_string_buffer(struct.pack("2Q", value, value)))
-        calls.append((numbers.prlimit, 0, number, ctypes.addressof(kept[-1]), 0))
-    calls.append((numbers.sigmask, _SIG_SETMASK, zeros, 0, 8))
+            calls.append(("dup3", action[1], action[2], 0, 0))
+    calls += [("sigaction", int(number), zeros, 0, 8) for number in reset]
+    calls.append(("sigprocmask", _SIG_SETMASK, zeros, 0, 8))
+    for number, soft, hard in rlimits:
+        limits = struct.pack("2L", soft & _WORD, hard & _WORD)
+        calls.append(("prlimit", 0, number, held(limits), 0))
     if any(not name or "=" in name for name in env):
         raise ValueError("illegal environment variable name")
     whole = [os.fsencode(name) + b"=" + os.fsencode(value) for name, value in env.items()]
     words = texts([os.fsencode(word) for word in argv])
-    calls.append((numbers.execve, text(program), words, texts(whole), 0))
-    flat = [word for call in calls for word in call]
-    table = ctypes.create_string_buffer(struct.pack(f"{1 + len(flat)}q", 0, *flat))
-    shared = prepare() and not copy
-    flags = _VFORK | _CLEAR_HANDLERS | (_VM if shared else 0) | (_INTO_CGROUP if group >= 0 else 0)
-    how = struct.pack("11Q", flags, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, max(0, group))
-    pid, failed = _shared(how, table) if shared else _copied(how, calls)
-    if not failed:
+    calls.append(("execve", text(program), words, texts(whole), 0))
+    if prepare() and not copy:
+        pid, error, at = _shared(group, calls)
+    else:
+        pid, error, at = _copied(group, calls)
+    if pid < 0 and group < 0 and error not in _NO_ROOM:
+        pid, error, at = _copied(None, calls)  # a plain fork: clone3 is not to be had
+    if not error:
         return pid
     if pid > 0:
         os.waitpid(pid, 0)
-    elif failed not in (errno.EAGAIN, errno.ENOMEM):
-        raise Refused(failed, os.strerror(failed))
-    raise OSError(failed, os.strerror(failed))
+    if at < joining if pid > 0 else error not in _NO_ROOM:
+        raise Refused(error, os.strerror(error))
+    raise OSError(error, os.strerror(error))
 
 
-def _shared(how: bytes, table: ctypes.Array[ctypes.c_char]) -> tuple[int, int]:
+def _arguments(group: int, flags: int) -> bytes:
+    flags |= _VFORK | _CLEAR_HANDLERS | (_INTO_CGROUP if group >= 0 else 0)
+    return struct.pack("11Q", flags, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, max(0, group))
+
+
+def _shared(group: int, calls: list[Call]) -> tuple[int, int, int]:
+    """Its pid, or -1; the error, or 0; and at which call, if it was one of its."""
     assert _runs is not None
-    pid = _runs(how, len(how), ctypes.addressof(table) + 8)
-    (error,) = struct.unpack_from("q", table)
-    return pid, -pid if pid < 0 else -error
-
-
-def _copied(how: bytes, calls: list[tuple[int, int, int, int, int]]) -> tuple[int, int]:
-    box = mmap.mmap(-1, mmap.PAGESIZE)
-    words = [tuple(map(ctypes.c_long, call)) for call in calls]
-    pid = _libc.syscall(ctypes.c_long(_CLONE3), how, ctypes.c_size_t(len(how)))
-    if pid == 0:
-        try:
-            for call in words:
-                if _libc.syscall(*call) < 0:
-                    box[:4] = struct.pack("i", ctypes.get_errno())
-                    break
-        finally:
-            os._exit(127)  # whatever happens: there must not be two of us
+    numbers = _NUMBERS[_MACHINE]
+    flat = [word for name, *rest in calls for word in (numbers[name], *rest)]
+    table = ctypes.create_string_buffer(struct.pack(f"{2 + len(flat)}q", 0, 0, *flat))
+    begin = ctypes.addressof(table) + 16
+    how = _arguments(group, _VM)
+    pid = _runs(how, len(how), begin)
     if pid < 0:
-        return pid, ctypes.get_errno()
-    (error,) = struct.unpack("i", box[:4])
-    box.close()
-    return pid, error
+        return -1, -pid, 0
+    at, error = struct.unpack_from("2q", table)
+    return pid, -error, (at - begin) // 40
+
+
+def _copied(group: int | None, calls: list[Call]) -> tuple[int, int, int]:
+    """The same in Python; without a group (None) it needs no `clone3`."""
+    ready = [(getattr(_libc, name), tuple(map(ctypes.c_long, rest))) for name, *rest in calls]
+    told, tell = os.pipe2(os.O_CLOEXEC)  # which ends at exec
+    try:
+        if group is None:
+            pid = os.fork()
+        else:
+            how = _arguments(group, 0)
+            pid = _libc.syscall(ctypes.c_long(_CLONE3), how, ctypes.c_size_t(len(how)))
+        if pid == 0:
+            at, error = 0, errno.ENOMEM
+            try:
+                while ready[at][0](*ready[at][1]) >= 0:
+                    at += 1
+                error = ctypes.get_errno()
+            finally:  # whatever happens: there must not be two of us
+                os.write(tell, struct.pack("2i", error, at))
+                os._exit(127)
+        failed = ctypes.get_errno()
+    finally:
+        os.close(tell)
+        with open(told, "rb") as file:
+            said = file.read()
+    if pid < 0:
+        return -1, failed, 0
+    error, at = struct.unpack("2i", said or bytes(8))
+    return pid, error, at

@@ -2,18 +2,15 @@
 
 ``cgroup``: a control group of its own (version 2), which it is born in. ``cgroup-v1``: one of the
 old kind. ``tree``: none can be made; then what it started is found by what every process inherits:
-its process group, its session, its environment, and a mark among its limits (`_kernel.set_mark`)
+its process group, its session, its environment, and a mark among its limits (`_kernel.mark_number`)
 that survives even an emptied environment.
 
-DESIGN. What is made for a process is named in its record before it is made. The worker, which has
-one thread, takes on what `posix_spawn` cannot give to a child (soft limits, CPUs, its place in the
-trees of version 1, which is cheap to change for a single thread) for the moment of the call. If it
-is killed then, the guard's next worker has none of it. A limit of memory is set when we are out of
-the group again: until exec the child shares our memory, and who is killed for it may be we.
-
-A group that is empty again is used for another process, since to remove one keeps the kernel busy
-for a while; but not before the record on disk has forgotten it, so that no record ever names the
-group of another process.
+DESIGN. What is made for a process is named in its record before it is made, and never used for
+another: a group remembers who ran out of memory in it, and on some kernels kills who is born in it
+after a `cgroup.kill`. The child sets its own limits and joins its groups before exec (`clone`);
+what it cannot (CPUs, ignored signals, its badness when memory is short), the worker, which has one
+thread, takes on for the moment of the start. If it is killed then, the guard's next worker has none
+of it. A limit of memory is set after exec: until then the child shares our memory.
 """
 
 from __future__ import annotations
@@ -22,7 +19,6 @@ import contextlib
 import errno
 import math
 import os
-import random
 import resource
 import signal
 
@@ -37,11 +33,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-KINDS = ("auto", "cgroup", "cgroup-v1", "tree")
+    Begin = Callable[[int, list[int], list[tuple[int, int, int]]], int]
+
 _CONTROLLER = {"memory": "memory", "processes": "pids", "cpu": "cpu"}
 # Before whoever has not asked for less the kernel ends what we keep, and never the keeper for it.
 _PREFERRED = 300
-_MOST_SPARES = 16
+_TREES = {"cgroup": _cgroup.V2, "cgroup-v1": "freezer"}
 _KEPT_DESCRIPTORS = 32
 _FOR_GOOD = (errno.EPERM, errno.EACCES, errno.EROFS, errno.EOPNOTSUPP)
 _MEMORY_NOTE = (
@@ -53,26 +50,27 @@ _MEMORY_NOTE = (
 class Containment:
     """What the machine allows, for the processes of one home."""
 
-    __slots__ = ("_oom", "_oom_own", "_spares", "_trees", "kind")
+    __slots__ = ("_spare", "_trees", "kind", "nofile", "oom", "oom_own")
 
-    def __init__(self, home: str) -> None:
+    def __init__(self, home: str, nofile: int) -> None:
         self._trees = _cgroup.Trees(home)
         self.kind = self._trees.kind()
-        self._spares: list[str] = []
-        self._oom = os.open("/proc/self/oom_score_adj", os.O_RDWR | os.O_CLOEXEC)
-        self._oom_own = int(os.read(self._oom, 16))
+        self._spare = ""
+        self.nofile = nofile  # as many descriptors as those get who do not ask for another limit
+        self.oom, self.oom_own = -1, 0
+        with contextlib.suppress(OSError):  # where /proc is read-only
+            self.oom = os.open("/proc/self/oom_score_adj", os.O_RDWR | os.O_CLOEXEC)
+            self.oom_own = int(os.read(self.oom, 16))
 
     def plan(self, record: Record, wanted: str, limits: dict[str, Any]) -> Plan:
         """Decide, and say so in the record."""
         _check_descriptors()
         plan = Plan(self, self._trees, record)
-        plan.oom = (self._oom, self._oom_own, min(1000, self._oom_own + _PREFERRED))
         record.containment = self._at_most(wanted)
-        unlimited = not any(limits.values())
-        tree = {"cgroup": _cgroup.V2, "cgroup-v1": "freezer"}.get(record.containment)
+        tree = _TREES.get(record.containment)
         if tree is not None:
-            spare = self._spares and unlimited and record.containment == self.kind
-            plan.group(tree, self._spares[-1] if spare else self._new(tree))
+            ready = self._spare if record.containment == self.kind else ""
+            plan.group(tree, ready or self._new(tree))
         for name, limit in limits.items():
             if limit is None:
                 continue
@@ -87,13 +85,9 @@ class Containment:
         return plan
 
     def again(self, record: Record) -> Plan:
-        """For the next runner of a process.
-
-        In a new group: Linux kills at once what is born in one that everybody was killed in.
-        """
+        """For the next runner of a process."""
         plan = Plan(self, self._trees, record)
-        plan.oom = (self._oom, self._oom_own, min(1000, self._oom_own + _PREFERRED))
-        tree = {"cgroup": _cgroup.V2, "cgroup-v1": "freezer"}.get(record.containment)
+        tree = _TREES.get(record.containment)
         if tree is not None:
             plan.group(tree, self._new(tree))
         left = [path for path in record.cgroups if not _cgroup.remove([path])]
@@ -101,9 +95,9 @@ class Containment:
         return plan
 
     def use(self, path: str) -> None:
-        """A group is made, or taken from the spare ones."""
-        if path in self._spares:
-            self._spares.remove(path)
+        """A group is made, or was already."""
+        if path == self._spare:
+            self._spare = ""
         self._trees.make(path)
 
     def _at_most(self, wanted: str) -> str:
@@ -123,35 +117,15 @@ class Containment:
 
     def prepare(self) -> None:
         """Have a group ready for the next one."""
-        if not self._spares and self.kind != "tree":
-            tree = _cgroup.V2 if self.kind == "cgroup" else "freezer"
-            path = self._new(tree)
+        if not self._spare and self.kind != "tree":
+            path = self._new(_TREES[self.kind])
             with contextlib.suppress(OSError):
                 self._trees.make(path)
-                self._spares.append(path)
+                self._spare = path
 
     def _new(self, tree: str) -> str:
-        """Not named after a process: the next one that it is used for has another handle."""
+        """Not named after a process: nobody knows yet which one it is for."""
         return self._trees.path(tree, os.urandom(6).hex())
-
-    def let_go(self, record: Record) -> list[str]:
-        """A process has ended: forget its groups, if nobody is in them; for `give_back`."""
-        paths = record.cgroups
-        if not paths or not _cgroup.empty(paths):
-            return []
-        record.cgroups = []
-        plain = len(paths) == 1 and not record.limits and record.containment == self.kind
-        if plain and record.runner is None and _cgroup.as_new(paths[0]):
-            return paths
-        _cgroup.remove(paths)
-        return []
-
-    def give_back(self, paths: list[str]) -> None:
-        """The record on disk does not name them any more."""
-        if len(self._spares) < _MOST_SPARES:
-            self._spares += paths
-        else:
-            _cgroup.remove(paths)
 
     def refused(self, record: Record, error: OSError) -> None:
         """There is no group for it; then without, and if that will not change all others too."""
@@ -169,7 +143,6 @@ class Plan:
     """What is made and taken on for the start of one process."""
 
     __slots__ = (
-        "_handle",
         "_owner",
         "_record",
         "_trees",
@@ -177,7 +150,6 @@ class Plan:
         "affinity",
         "ignored",
         "limits",
-        "oom",
         "rlimits",
     )
 
@@ -185,17 +157,24 @@ class Plan:
         self._owner = owner
         self._trees = trees
         self._record = record
-        self._handle = record.handle
         self._where: dict[str, str] = {}
         self.limits: list[tuple[str, str, Any]] = []
-        self.rlimits: list[tuple[int, int]] = []
+        self.rlimits: dict[int, tuple[int, int]] = {}
         self.affinity: set[int] | None = None
-        self.oom = (-1, 0, 0)
         self.ignored: tuple[int, ...] = ()  # signals that it does not get before it asks for them
+        self.limit(_kernel.RLIMIT_MARK, _kernel.mark_number(record.handle))
+        self.limit(resource.RLIMIT_NOFILE, owner.nofile)
 
-    def group(self, tree: str, spare: str = "") -> str:
+    def limit(self, number: int, value: int, *, for_good: bool = False) -> None:
+        """A limit that it has for itself, and if `for_good` cannot raise again."""
+        _, hard = resource.getrlimit(number)
+        if hard != resource.RLIM_INFINITY and value > hard:
+            value = hard
+        self.rlimits[number] = (value, value if for_good else hard)
+
+    def group(self, tree: str, path: str = "") -> str:
         if tree not in self._where:
-            self._where[tree] = spare or self._trees.path(tree, self._handle)
+            self._where[tree] = path or self._trees.path(tree, self._record.handle)
         return self._where[tree]
 
     @property
@@ -203,11 +182,13 @@ class Plan:
         return list(self._where.values())
 
     def make(self) -> None:
+        """Make its groups, with all limits that can be set before somebody is in there."""
         for tree, path in list(self._where.items()):
             try:
                 self._owner.use(path)
             except OSError as error:
                 self._do_without(tree, error)
+        self._set_limits("processes", "cpu")  # it may fork at once
 
     def _do_without(self, tree: str, error: OSError) -> None:
         """It is not limited by that group, or it is not started."""
@@ -227,68 +208,62 @@ class Plan:
     def for_pane(self) -> dict[str, Any]:
         """What the program in a pane of tmux does for itself, before it becomes the command."""
         self.make()
-        self._set_limits()
+        self._set_limits("memory")
         return {
             "groups": self.paths,
-            "rlimits": [*self.rlimits, (_kernel.RLIMIT_MARK, _kernel.mark_number(self._handle))],
-            "oom": self.oom[2],
+            "rlimits": [(number, *values) for number, values in self.rlimits.items()],
+            "oom": self._preferred,
             "affinity": None if self.affinity is None else sorted(self.affinity),
             "ignored": list(self.ignored),
         }
 
-    def start(self, begin: Callable[[int, list[tuple[int, int]]], int]) -> int:
-        """Call `begin` with the group that the child is to be born in, or -1, and its limits."""
+    @property
+    def _preferred(self) -> int:
+        return min(1000, self._owner.oom_own + _PREFERRED)
+
+    def start(self, begin: Begin) -> int:
+        """Call `begin`: with its group of version 2 or -1, the lists of others, and its limits."""
         with contextlib.ExitStack() as after:
             self._take_on(after)
-            for tree in self._where:
-                if tree != _cgroup.V2:
-                    self._hop(tree, after)
-            pid = self._begin(begin, after)
-        for number, value in self.rlimits:
-            with contextlib.suppress(OSError):  # it may have ended, or be another user's by now
-                resource.prlimit(pid, number, (value, value))
+            pid = self._begin(begin)
         try:
-            self._set_limits()
-        except OSError as error:
+            self._set_limits("memory")
+        except SpawnError:
+            _cgroup.kill(self.paths)
             with contextlib.suppress(OSError):
                 os.kill(pid, 9)
                 os.waitpid(pid, 0)
-            raise SpawnError(f"its limits could not be set: {error.strerror}") from None
+            raise
         return pid
 
-    def _begin(
-        self, begin: Callable[[int, list[tuple[int, int]]], int], after: contextlib.ExitStack
-    ) -> int:
-        if _cgroup.V2 in self._where:
-            group = os.open(self._where[_cgroup.V2], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    def _begin(self, begin: Begin) -> int:
+        """It is born in its group, or goes there, or is without."""
+        for born in (True, False):
             try:
-                return begin(group, self.rlimits)
-            except clone.Refused:
-                pass  # an old kernel, or a filter of system calls: then the long way
-            finally:
-                os.close(group)
-            try:
-                self._hop(_cgroup.V2, after)
-            except OSError as error:
-                self._do_without(_cgroup.V2, error)
-        return begin(-1, self.rlimits)
+                return self._begin_in(begin, born)
+            except clone.Refused as error:
+                refused = error
+        self._do_without(next(iter(self._where)), refused)
+        return self._begin_in(begin, False)
 
-    def _hop(self, tree: str, after: contextlib.ExitStack) -> None:
-        """Be in its group until it is started, and then back."""
-        after.callback(_cgroup.join, self._trees.here(tree))
-        _cgroup.join(self._where[tree])
+    def _begin_in(self, begin: Begin, born: bool) -> int:
+        group, joins = -1, []
+        with contextlib.ExitStack() as after:
+            for tree, path in self._where.items():
+                if tree == _cgroup.V2 and born:
+                    fd = group = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                else:
+                    fd = _cgroup.open_door(path)
+                    joins.append(fd)
+                after.callback(os.close, fd)
+            rlimits = [(number, *values) for number, values in self.rlimits.items()]
+            return begin(group, joins, rlimits)
 
     def _take_on(self, after: contextlib.ExitStack) -> None:
-        marks = [(_kernel.RLIMIT_MARK, _kernel.mark_number(self._handle))]
-        for number, value in marks + self.rlimits:
-            soft, hard = resource.getrlimit(number)
-            if hard == resource.RLIM_INFINITY or value <= hard:
-                resource.setrlimit(number, (value, hard))
-                after.callback(resource.setrlimit, number, (soft, hard))
-        fd, own, theirs = self.oom
-        if theirs > own:
-            os.pwrite(fd, b"%d" % theirs, 0)
-            after.callback(os.pwrite, fd, b"%d" % own, 0)
+        owner = self._owner
+        if owner.oom >= 0:
+            os.pwrite(owner.oom, b"%d" % self._preferred, 0)
+            after.callback(os.pwrite, owner.oom, b"%d" % owner.oom_own, 0)
         for number in self.ignored:
             signal.signal(number, signal.SIG_IGN)
             after.callback(signal.signal, number, signal.SIG_DFL)
@@ -296,13 +271,21 @@ class Plan:
             after.callback(os.sched_setaffinity, 0, os.sched_getaffinity(0))
             os.sched_setaffinity(0, self.affinity)
 
-    def _set_limits(self) -> None:
+    def _set_limits(self, *names: str) -> None:
         for name, path, limit in self.limits:
-            {
-                "memory": _cgroup.limit_memory,
-                "processes": _cgroup.limit_processes,
-                "cpu": _cgroup.limit_cpu,
-            }[name](path, limit)
+            if name in names:
+                try:
+                    _SET[name](path, limit)
+                except OSError as error:
+                    why = f"its limit of {name} cannot be set: {error.strerror}"
+                    raise SpawnError(f"{why}; is it more than the keeper itself has?") from None
+
+
+_SET: dict[str, Callable[[str, Any], None]] = {
+    "memory": _cgroup.limit_memory,
+    "processes": _cgroup.limit_processes,
+    "cpu": _cgroup.limit_cpu,
+}
 
 
 def _check_descriptors() -> None:
@@ -319,7 +302,8 @@ def _by_process(plan: Plan, name: str, limit: Any) -> str | None:
     if name == "cpu":
         allowed = sorted(os.sched_getaffinity(0))
         count = min(len(allowed), max(1, math.ceil(limit)))
-        plan.affinity = set(random.sample(allowed, count))
+        first = os.urandom(1)[0]  # so that not all of them share the first ones
+        plan.affinity = {allowed[(first + n) % len(allowed)] for n in range(count)}
         return "affinity"
     if name == "files":
         number, value = resource.RLIMIT_NOFILE, int(limit)
@@ -330,6 +314,5 @@ def _by_process(plan: Plan, name: str, limit: Any) -> str | None:
             return None  # the kernel does not count root's
         # It counts all that a user runs, so what there is now comes on top.
         number, value = resource.RLIMIT_NPROC, int(limit) + _kernel.threads_of(os.getuid())
-    _, hard = resource.getrlimit(number)
-    plan.rlimits.append((number, value if hard == resource.RLIM_INFINITY else min(value, hard)))
+    plan.limit(number, value, for_good=True)
     return "rlimit"

@@ -8,6 +8,7 @@ import select
 import signal
 import time
 
+from . import clone
 from .loop import HUP, IN
 
 TYPE_CHECKING = False
@@ -34,27 +35,17 @@ def start(
     errors: int | None = None,
 ) -> int:
     """Start a program with these for stdin and output, in a session of its own."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     env = {name: os.environ[name] for name in _KEPT if name in os.environ}
     actions = [(os.POSIX_SPAWN_DUP2, stdin, 0)]
     actions += [(os.POSIX_SPAWN_DUP2, out, 1)]
     actions += [(os.POSIX_SPAWN_DUP2, out if errors is None else errors, 2)]
     try:
         os.chdir(cwd)
-        if nofile < soft:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (nofile, hard))
-        return os.posix_spawn(
-            program,
-            argv,
-            env,
-            file_actions=actions,
-            setsid=True,
-            setsigmask=(),
-            setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
-        )
+        reset = [signal.SIGPIPE, signal.SIGXFSZ]
+        rlimits = [(resource.RLIMIT_NOFILE, nofile, hard)]
+        return clone.start(program, argv, env, actions, reset, rlimits=rlimits)
     finally:
-        if nofile < soft:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         os.chdir("/")
 
 

@@ -1,8 +1,8 @@
 """Beginning a process: find the program, make its FIFOs or its terminal, start it.
 
-`os.posix_spawn` is the vfork road without Popen around it: no fork of the keeper's memory, and an
-error of exec comes back as an error instead of an exit code. It cannot change directory or umask,
-so the worker, which has one thread, takes on the caller's for the moment of the call.
+`clone.start` is the vfork road without Popen around it: no fork of the keeper's memory, and an
+error of exec comes back as an error instead of an exit code. Directory and umask of the caller are
+taken on by the worker, which has one thread, for the moment of the call.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import resource
 import signal
 import socket
 import stat
 import termios
 import tty
+from functools import partial
 
 from .._errors import BadDirectory, NotExecutable, SpawnError
 from .._kernel import MARK, make_tank
@@ -227,12 +227,10 @@ def start(
     record: Record,
     actions: list[Action],
     umask: int,
-    nofile: int,
     plan: Plan,
 ) -> int:
     """Start it and return its pid; SpawnError and its kin when the kernel refuses."""
     env[MARK] = record.handle
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         try:
             os.chdir(record.cwd if record.runner is None else "/")
@@ -241,39 +239,14 @@ def start(
                 f"cannot use {record.cwd!r} as working directory: {error.strerror}"
             ) from None
         os.umask(umask)
-        if nofile < soft:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (nofile, hard))
-        return plan.start(
-            lambda group, rlimits: _begin(program, argv, env, actions, group, rlimits)
-        )
+        return plan.start(partial(clone.start, program, argv, env, actions, _RESET))
     except OSError as error:
         raise refusal(error, program) from None
     except ValueError as error:
         raise SpawnError(f"the command cannot be run: {error}") from None
     finally:
-        if nofile < soft:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         os.umask(0o077)
         os.chdir("/")
-
-
-def _begin(
-    program: str,
-    argv: list[str],
-    env: dict[str, str],
-    actions: list[Action],
-    group: int,
-    rlimits: list[tuple[int, int]],
-) -> int:
-    if group >= 0 or rlimits:
-        try:
-            return clone.start(program, argv, env, actions, _RESET, group, rlimits)
-        except clone.Refused:
-            if group >= 0:
-                raise
-    return os.posix_spawn(
-        program, argv, env, file_actions=actions, setsid=True, setsigmask=(), setsigdef=_RESET
-    )
 
 
 def refusal(error: OSError, program: str) -> SpawnError:

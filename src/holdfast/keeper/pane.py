@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 # Not how to reach the server: a script that ends "its" tmux would end everybody's terminals.
-_RLIMIT_MARK = 10
 _OF_TMUX = ("TERM", "TERM_PROGRAM", "TERM_PROGRAM_VERSION")
 
 
@@ -87,15 +86,13 @@ def _become(home: str, handle: str, token: str, stays: int) -> int:
         os.close(os.open(begun, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600))
         os.chdir(launch["cwd"])
         os.umask(launch["umask"])
-        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (launch["nofile"], hard))
         _contain(launch["contain"])
         os.execve(launch["program"], launch["argv"], env)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, MemoryError) as error:
         if os.path.exists(begun):
             os.unlink(begun)
         why = error.errno if isinstance(error, OSError) else None
-        keeper.sendall(_line({"failed": why, "why": str(error)}))
+        keeper.sendall(_line({"failed": why, "why": str(error) or "its limit of memory"}))
     return 126
 
 
@@ -105,17 +102,20 @@ def _contain(how: dict[str, Any]) -> None:
         name = "tasks" if os.path.exists(f"{group}/tasks") else "cgroup.procs"
         with open(f"{group}/{name}", "w") as file:
             file.write("0")
-    for number, value in how["rlimits"]:
-        _, hard = resource.getrlimit(number)
-        if hard == resource.RLIM_INFINITY or value <= hard:
-            marks = number == _RLIMIT_MARK
-            resource.setrlimit(number, (value, hard if marks else value))
-    with open("/proc/self/oom_score_adj", "w") as file:
-        file.write(str(how["oom"]))
+    try:
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write(str(how["oom"]))
+    except OSError:
+        pass  # where /proc is read-only
     if how["affinity"] is not None:
         os.sched_setaffinity(0, how["affinity"])
     for number in how["ignored"]:
         signal.signal(number, signal.SIG_IGN)
+    for number, soft, hard in how["rlimits"]:  # of memory too, so as the last
+        try:
+            resource.setrlimit(number, (soft, hard))
+        except ValueError:
+            pass  # tmux was started with less than that
 
 
 def _reset_signals() -> None:

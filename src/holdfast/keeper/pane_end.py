@@ -27,7 +27,7 @@ from .._home import replace_private
 from .._model import ExitNote, signal_name
 from .guard import note_of
 from .journal import say
-from .stop import Left, leftovers
+from .leftovers import Left, leftovers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -193,7 +193,8 @@ class PaneEnd:
         return quiet >= _PATIENCE or bool(self._left_behind())
 
     def _left_behind(self) -> list[_kernel.Stat]:
-        return leftovers([Left(self._child.record, self._child.held.pid)])
+        left = Left(self._child.record, self._child.held.pid)
+        return [process for _, process in leftovers([left])]
 
     def _end_parent(self, then: Callable[[], None]) -> None:
         """Go on when it is known how the process ended, or nobody can know any more."""

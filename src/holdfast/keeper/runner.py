@@ -35,7 +35,7 @@ import signal
 import time
 
 from .. import _kernel
-from .._errors import BadRequest, HoldfastError, Unsupported
+from .._errors import BadRequest, HoldfastError, NotExecutable, Unsupported
 from .._model import ExitNote, Record, signal_name, signal_number
 from .._store import Store
 from . import launch
@@ -114,13 +114,13 @@ def start_again(worker: Worker, child: Child) -> None:
     say(f"{record.handle}: its runner died and is started again")
     try:
         worker.relaunch(child, record.runner["argv"], _environment(worker, record, sizes))
-    except OSError as error:  # it is we who lack something
+    except NotExecutable as error:
+        say(f"{record.handle}: {error}")
+        worker.loop.after(_AGAIN, child.settle_lost)
+    except (HoldfastError, OSError) as error:  # it is we who lack something
         say(f"{record.handle}: {error}")
         record.runner["starts"] = starts
         worker.loop.after(_AGAIN, lambda: start_again(worker, child))
-    except HoldfastError as error:
-        say(f"{record.handle}: {error}")
-        worker.loop.after(_AGAIN, child.settle_lost)
 
 
 def _starts(record: Record) -> list[float]:

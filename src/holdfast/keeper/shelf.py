@@ -47,7 +47,7 @@ class Shelf:
         return handle not in self._groups or _cgroup.empty(self._groups[handle])
 
     def take(self, session: str, handle: str) -> None:
-        self._groups.pop(handle, None)
+        _cgroup.remove(self._groups.pop(handle, []))
         handles = self._handles.get(session)
         if handles is not None:
             handles.pop(handle, None)

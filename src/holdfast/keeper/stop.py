@@ -5,25 +5,18 @@ all of its control group at once, or the process group where there is none. That
 is in the record before the first signal goes out, with the time at which force is due, so a worker
 that takes over half-way goes on from there.
 
-After the process itself has ended, whatever it left behind gets the rest of the grace, then
-SIGKILL, through pidfds that were checked against the start time: whoever is in its control group,
-in its process group or session, or carries its mark in the environment or among the limits. This
-is looked for again until nothing is found. Only then is a stop done; its receipt names what would
-not go, and why.
-
-Without a control group they are stopped (SIGSTOP) before they are killed, until a look finds nobody
-who runs: what is at its limit of processes could else fork as fast as it is killed.
+After the process itself has ended, what it left behind is ended too (`leftovers`). Only then is a
+stop done; its receipt names what would not go, and why.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import time
 
 from .. import _cgroup, _kernel
-from .._model import Record, signal_name
+from .leftovers import Clearing, Left, Told, living
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,196 +24,19 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .child import Child
+    from .leftovers import Clearings
     from .loop import Loop, Timer
 
-_LOOK_FIRST, _LOOK_EVERY, _LOOK_AGAIN = 0.001, 0.01, 0.1
-_FORCED_PATIENCE = 2.0
 _RUNNER_PATIENCE = 15.0
 _IGNORED_AGAIN = 0.2
-_HOLD_ROUNDS = 10
-_QUIET_LOOKS = 3
-_MOST_TOLD = 100
-
-
-class Told:
-    """What was done to whom, for the receipt."""
-
-    __slots__ = ("_done", "_seen", "forced", "signalled", "why")
-
-    def __init__(self) -> None:
-        self._done: dict[int, dict[str, Any]] = {}
-        self._seen: set[tuple[int, int]] = set()
-        self.signalled = 0
-        self.forced = False
-        self.why = ""  # somebody is left, where that is not seen by looking
-
-    def add(self, found: _kernel.Stat, number: int) -> None:
-        if (found.pid, number) in self._seen:
-            return  # still dying
-        self._seen.add((found.pid, number))
-        self.signalled += 1
-        entry = {"pid": found.pid, "name": found.name, "signal": signal_name(number)}
-        if found.pid in self._done or len(self._done) < _MOST_TOLD:
-            self._done[found.pid] = entry
-
-    def receipt(self, left: list[_kernel.Stat], already_ended: bool) -> dict[str, Any]:
-        for found in left:
-            entry = self._done.setdefault(found.pid, {"pid": found.pid, "name": found.name})
-            entry["survived"] = self.why or _why(found)
-        return {
-            "signalled": self.signalled,
-            "forced": self.forced,
-            "survivors": [found.pid for found in left],
-            "already_ended": already_ended,
-            "processes": list(self._done.values()),
-        }
-
-
-def _why(found: _kernel.Stat) -> str:
-    try:
-        uid = os.stat(f"/proc/{found.pid}").st_uid
-    except OSError:
-        uid = os.geteuid()
-    if os.geteuid() not in (0, uid):
-        return f"it belongs to user {uid}, whom we may not signal"
-    if found.state == "D":
-        return "it is inside the kernel (state D) and ends when that lets it go"
-    return "it did not end in time"
-
-
-class Left:
-    """What an ended process may have left behind, and how that is known."""
-
-    __slots__ = ("born", "groups", "handle", "number", "pid")
-
-    def __init__(self, record: Record, pid: int) -> None:
-        self.handle = record.handle
-        self.number = _kernel.mark_number(record.handle)
-        self.pid = pid  # of its process group and session, or 0 if that may be somebody else's now
-        self.born = record.start_time or 0
-        self.groups = record.cgroups
-
-    def notice_another(self) -> None:
-        """Its pid is free for others when nobody is left in its group and session."""
-        if self.pid and self.born:
-            found = _kernel.stat(self.pid)
-            if found is not None and found.start_time != self.born:
-                self.pid = 0
-
-
-class Clearing:
-    """Ends what processes left behind."""
-
-    __slots__ = (
-        "_done",
-        "_every",
-        "_groups",
-        "_kill_clock",
-        "_lefts",
-        "_loop",
-        "_polite",
-        "_quiet",
-        "told",
-    )
-
-    def __init__(
-        self,
-        loop: Loop,
-        lefts: list[Left],
-        kill_clock: float,
-        told: Told,
-        done: Callable[[list[_kernel.Stat]], None],
-    ) -> None:
-        self._loop = loop
-        self._lefts = lefts
-        self._groups = [path for left in lefts for path in left.groups]
-        self._kill_clock = kill_clock
-        self._polite: set[int] = set()
-        self._done = done
-        self._every = _LOOK_FIRST
-        self._quiet = 0
-        self.told = told
-
-    def hasten(self, kill_clock: float) -> None:
-        self._kill_clock = min(self._kill_clock, kill_clock)
-
-    def look(self) -> None:
-        try:
-            self._look()
-        except OSError as error:
-            if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
-                raise
-            self._loop.after(_LOOK_AGAIN, self.look)
-
-    def _look(self) -> None:
-        if self.told.forced and not _cgroup.empty(self._groups):
-            found = _living(_cgroup.members(self._groups))  # enough, as long as they die
-        else:
-            found = leftovers(self._lefts, orphans=self._quiet > 0)
-        now = time.monotonic()
-        overdue = now - self._kill_clock
-        if not found and _cgroup.empty(self._groups):
-            # One that forks and exits all the time may have been missed. It is our child by then.
-            self._quiet += 1
-            if self._quiet >= _QUIET_LOOKS or all(left.groups for left in self._lefts):
-                self._done([])
-                return
-        elif overdue > _FORCED_PATIENCE:
-            self._done(found)
-            return
-        else:
-            self._quiet = 0
-            if overdue >= 0 or self.told.forced:
-                self._kill_clock = min(self._kill_clock, now)
-                self._force(found)
-            else:
-                self._ask(found)
-        self._loop.after(self._every, self.look)
-        self._every = min(2 * self._every, _LOOK_EVERY)
-
-    def _ask(self, found: list[_kernel.Stat]) -> None:
-        groups = {left.pid for left in self._lefts if left.pid}
-        for each in found:
-            # Those in the group had the signal already; those that left it had not.
-            if each.pid not in self._polite and each.group not in groups:
-                self._signal(each, signal.SIGTERM)
-            self._polite.add(each.pid)
-
-    def _force(self, found: list[_kernel.Stat]) -> None:
-        self.told.forced = True
-        self._polite.update(each.pid for each in found)
-        if self._groups:
-            inside = set(_cgroup.members(self._groups))
-            for each in found:
-                if each.pid in inside:
-                    self.told.add(each, signal.SIGKILL)
-            _cgroup.kill(self._groups)
-            found = [each for each in found if each.pid not in inside]
-        held: set[tuple[int, int]] = set()
-        for _ in range(_HOLD_ROUNDS):
-            new = [each for each in found if (each.pid, each.start_time) not in held]
-            if not new:
-                break
-            for each in new:
-                held.add((each.pid, each.start_time))
-                self._signal(each, signal.SIGSTOP, tell=False)
-            found = leftovers(self._lefts)
-        for each in found:
-            self._signal(each, signal.SIGKILL)
-
-    def _signal(self, found: _kernel.Stat, number: int, *, tell: bool = True) -> None:
-        pidfd = _kernel.open_process(found.pid, found.start_time)
-        if pidfd is not None:
-            if _kernel.send_signal(pidfd, number) and tell:
-                self.told.add(found, number)
-            os.close(pidfd)
 
 
 class Stopping:
-    __slots__ = ("_loop", "_child", "_clearing", "_timer", "_done", "_told")
+    __slots__ = ("_loop", "_child", "_clearing", "_clearings", "_timer", "_done", "_told")
 
-    def __init__(self, loop: Loop, child: Child) -> None:
+    def __init__(self, loop: Loop, clearings: Clearings, child: Child) -> None:
         self._loop = loop
+        self._clearings = clearings
         self._child = child
         self._timer: Timer | None = None
         self._done: list[Callable[[dict[str, Any]], None]] = []
@@ -254,9 +70,9 @@ class Stopping:
         record, pid = self._child.record, self._child.held.pid
         try:
             if record.cgroups:
-                found = _living(_cgroup.members(record.cgroups))
+                found = living(_cgroup.members(record.cgroups))
             else:
-                found = leftovers([Left(record, pid)])
+                found = self._clearings.process_group(pid)
         except OSError:
             return  # no descriptor to look with; the signal needs none
         for each in sorted(found, key=lambda each: each.pid != pid):
@@ -290,7 +106,7 @@ class Stopping:
             return
         stop.kill_clock = kill_clock
         if self._clearing is not None:
-            self._clearing.hasten(kill_clock)
+            self._clearings.hasten(self._clearing, kill_clock)
         elif self._child.note is None:
             self._cancel()
             self._timer = self._loop.at(kill_clock, self._force)
@@ -332,8 +148,8 @@ class Stopping:
         child, stop = self._child, self._child.record.stop
         assert stop is not None
         lefts = [Left(child.record, child.held.pid)]
-        self._clearing = Clearing(self._loop, lefts, stop.kill_clock, self._told, self._finish)
-        self._clearing.look()
+        self._clearing = Clearing(lefts, stop.kill_clock, self._told, self._finish)
+        self._clearings.begin(self._clearing)
 
     def _finish(self, left: list[_kernel.Stat]) -> None:
         done, self._done = self._done, []
@@ -366,47 +182,3 @@ def signal_group(child: Child, number: int) -> None:
             _kernel.send_signal(child.held.pidfd, number)
         except PermissionError:
             return
-
-
-def _living(pids: list[int]) -> list[_kernel.Stat]:
-    found = (_kernel.stat(pid) for pid in pids)
-    return [process for process in found if process is not None and process.state not in "ZX"]
-
-
-def leftovers(lefts: list[Left], *, orphans: bool = False) -> list[_kernel.Stat]:
-    """Living processes that ended processes left behind; or those that came to us as orphans."""
-    for left in lefts:
-        left.notice_another()
-    numbers = {left.number: left for left in lefts}
-    handles = {left.handle for left in lefts}
-    # Of what has a group, or ended long ago, only those marks tell that cannot be washed off.
-    pids = {left.pid for left in lefts if left.pid and not left.groups}
-    born = min(left.born for left in lefts)
-    inside = set(_cgroup.members([path for left in lefts for path in left.groups]))
-    ours = {os.getpid(), os.getppid(), 1}
-    found = []
-    if orphans:
-        pids_now = _kernel.children() + _kernel.children(os.getppid())
-    else:
-        pids_now = [int(name) for name in os.listdir("/proc") if name.isdigit()]
-    for pid in sorted(pids_now, reverse=True):  # the newest first, before they are gone
-        if pid in ours:
-            continue
-        number = _kernel.marked_number(pid)
-        if number and number not in numbers and pid not in inside:
-            continue  # another process's
-        if not number and pid not in inside and not pids:
-            continue
-        process = _kernel.stat(pid)
-        if process is None or process.state in "ZX":
-            continue
-        if not number and pid not in inside:
-            if process.start_time < born:
-                continue
-            mark = _kernel.mark_of(pid)
-            # Same group number but another handle's mark: the number was used again.
-            related = mark is None and not pids.isdisjoint((process.group, process.session))
-            if mark not in handles and not related:
-                continue
-        found.append(process)
-    return found

@@ -120,17 +120,13 @@ class Tmux:
     # -- the start -----------------------------------------------------------------------------
 
     def start(self, record: Record, program: str, spec: dict[str, Any], done: Started) -> None:
-        """Begin; `done` gets the child, or why there is none and nothing left of it."""
+        """Begin, or raise; `done` gets the child, or why there is none and nothing left of it."""
         self._program = program
         start = Start(record, spec)
         start.waiting.append(done)
-        try:
-            fifo = self._home.fifo(record.handle)
-            self._worker.store.make_fifo(fifo)
-            start.reader = launch.open_reader(fifo)
-        except BaseException:
-            self._worker.store.delete(record.handle)
-            raise
+        fifo = self._home.fifo(record.handle)
+        self._worker.store.make_fifo(fifo)
+        start.reader = launch.open_reader(fifo)
         self.starts[record.handle] = start
         start.timer = self._loop.after(_PATIENCE, lambda: self._overdue(start))
         self._make_session(start)

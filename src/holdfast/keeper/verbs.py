@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 
 # Understood from clients of any protocol: the way out of a mismatch.
 _FOR_EVER = 1e10  # seconds; three hundred years
+_MOST = {"processes": 1 << 22, "cpu": 1 << 16}  # the kernel takes no more pids than that
 
 
 class Verbs:
@@ -177,16 +178,21 @@ class Verbs:
         program: str,
         plan: Plan,
     ) -> None:
-        spec = {
-            "contain": plan.for_pane(),
-            "program": program,
-            "argv": m["argv"],
-            "env": {**m["env"], _kernel.MARK: record.handle},
-            "cwd": m["cwd"],
-            "umask": m["umask"],
-            "nofile": self.worker.guard.nofile,
-        }
-        self.worker.tmux.start(record, str(m["tmux"]), spec, self._started(connection, number))
+        try:
+            spec = {
+                "contain": plan.for_pane(),
+                "program": program,
+                "argv": m["argv"],
+                "env": {**m["env"], _kernel.MARK: record.handle},
+                "cwd": m["cwd"],
+                "umask": m["umask"],
+            }
+            started = self._started(connection, number)
+            self.worker.tmux.start(record, str(m["tmux"]), spec, started)
+        except BaseException:
+            plan.give_up()
+            self.worker.store.delete(record.handle)
+            raise
 
     def _started(
         self, connection: Connection, number: int
@@ -202,9 +208,7 @@ class Verbs:
     def _answer_existing(
         self, connection: Connection, number: int, handle: str, session: str
     ) -> None:
-        child = self.worker.children.get(handle)
-        record = self.worker.store.load(handle) if child is None else child.record
-        self.worker.store.add_runner(record)
+        record = self._record(handle)
         if record.session != session:
             raise BadRequest("this handle is taken; choose another one")
         connection.answer(number, {"record": record.to_json()})
@@ -230,12 +234,18 @@ class Verbs:
         if not is_handle(handle):
             raise not_found(str(handle))
         assert isinstance(handle, str)
-        child = self.worker.children.get(handle)
-        record = self.worker.store.load(handle) if child is None else child.record
+        record = self._record(handle)
         if connection.session not in (None, record.session):
             raise not_found(handle)
-        self.worker.store.add_runner(record)
-        return record, child
+        return record, self.worker.children.get(handle)
+
+    def _record(self, handle: str) -> Record:
+        """With what its runner says by now, if it has one."""
+        child = self.worker.children.get(handle)
+        if child is None:
+            return self.worker.store.load(handle)
+        self.worker.store.add_runner(child.record)
+        return child.record
 
     def _find_running(self, connection: Connection, handle: object) -> Child:
         record, child = self._find(connection, handle)
@@ -636,8 +646,10 @@ def seconds(value: object) -> float:
     raise BadRequest(f"not a number of seconds: {str(value)[:60]}")
 
 
-def translated(error: OSError) -> HoldfastError:
+def translated(error: OSError | MemoryError) -> HoldfastError:
     """What a caller is told of an error of the system."""
+    if isinstance(error, MemoryError):
+        return KeeperError("the keeper is out of memory; end some processes and try again")
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return SpawnError("the keeper is out of descriptors; end some processes and try again")
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -678,8 +690,9 @@ def _limits(m: Message) -> dict[str, Any]:
     for name, limit in limits.items():
         if name not in ("memory", "cpu", "processes", "files"):
             raise BadRequest(f"no limit {str(name)[:60]!r}; memory, cpu, processes and files are")
-        if limit is not None and not (type(limit) in (int, float) and 0 < limit < 1 << 62):
-            raise BadRequest(f"the limit of {name} must be a number above 0")
+        most = _MOST.get(name, 1 << 62)
+        if limit is not None and not (type(limit) in (int, float) and 0 < limit <= most):
+            raise BadRequest(f"the limit of {name} must be a number above 0, and at most {most}")
     return dict(limits)
 
 

@@ -36,11 +36,12 @@ from .helper import Helpers
 from .journal import say
 from .leases import Leases
 from .left_behind import Adoptions
+from .leftovers import Clearing, Clearings, Left, Told
 from .loop import IN, Loop
 from .recover import recover
 from .renew import renew
 from .shelf import Shelf, open_long_logs, shred
-from .stop import Clearing, Left, Stopping, Told
+from .stop import Stopping
 from .tmux import Tmux
 from .verbs import Verbs, seconds, translated
 from .watching import Watching
@@ -86,7 +87,8 @@ class Worker:
         self.ends_with = ends_with(os.getpid())
         self._channel = channel
         self._guard = os.pidfd_open(os.getppid())
-        self.containment = Containment(self.home.path)
+        self.containment = Containment(self.home.path, guard.nofile)
+        self.clearings = Clearings(self.loop)
         self.helpers = Helpers(self.loop, guard.nofile)
         self.tmux = Tmux(self)
         self.watching = Watching(self)
@@ -223,8 +225,8 @@ class Worker:
             answer = self._verbs.named(verb)(connection, number, message)
         except HoldfastError as error:
             connection.refuse(number, error)
-        except OSError as error:
-            say(f"{verb}: {error}")
+        except (OSError, MemoryError) as error:
+            say(f"{verb}: {error!r}")
             connection.refuse(number, translated(error))
         except _MALFORMED as error:
             why = f"{type(error).__name__}: {error}"[:200]
@@ -337,7 +339,7 @@ class Worker:
         try:
             self._channel.hand_over("launching", handle, held)
             told = True
-            pid = launch.start(program, argv, env, record, actions, umask, self.guard.nofile, plan)
+            pid = launch.start(program, argv, env, record, actions, umask, plan)
         except BaseException:
             plan.give_up()
             ends.close_all()
@@ -356,7 +358,7 @@ class Worker:
     def relaunch(self, child: Child, argv: list[str], env: dict[str, str]) -> None:
         """Start the next runner of a process whose last one is buried."""
         record, held = child.record, child.held
-        room = os.dup(0)  # for the pidfd: without that nobody would know of the process
+        room = os.dup(0)  # for its pidfd, without which nobody would know of it
         plan = self.containment.again(record)
         told = False
         try:
@@ -370,13 +372,12 @@ class Worker:
             ends, actions = launch.make_ends_again(self.store, record, held)
             try:
                 program = launch.find_program(argv, env, "/")
-                nofile = self.guard.nofile
-                pid = launch.start(program, argv, env, record, actions, 0o077, nofile, plan)
+                pid = launch.start(program, argv, env, record, actions, 0o077, plan)
             finally:
                 ends.close_theirs()
             os.close(room)
             room = -1
-            pidfd = _pidfd_of(pid)
+            begun, pidfd = _hold_of(pid)
         except BaseException:
             if room >= 0:
                 os.close(room)
@@ -387,7 +388,7 @@ class Worker:
         held.pid, held.pidfd = pid, pidfd
         child.mine = True
         self.hold(record.handle, Held(pid, held.pidfd))
-        record.pid, record.start_time = pid, _kernel.start_time(pid)
+        record.pid, record.start_time = pid, begun
         self.save(record)
         child.watch_end()
         self.watching.moved(child)
@@ -486,7 +487,7 @@ class Worker:
             cleared([])
             return
         clock = time.monotonic() + (longest if grace is None else grace)
-        Clearing(self.loop, lefts, clock, told, cleared).look()
+        self.clearings.begin(Clearing(lefts, clock, told, cleared))
 
     def clear_at_end(
         self,
@@ -528,7 +529,7 @@ class Worker:
         self.stopping(child).begin(polite)
 
     def stopping(self, child: Child) -> Stopping:
-        child.stopping = Stopping(self.loop, child)
+        child.stopping = Stopping(self.loop, self.clearings, child)
         child.stopping.when_done(lambda receipt: self._stopped(child, receipt))
         return child.stopping
 
@@ -552,8 +553,8 @@ class Worker:
         child.close_stdin()
         self.watching.drop(child)
         self.release_terminal(child)
-        if child.stopping is None:
-            child.groups = self.containment.let_go(child.record)
+        if child.stopping is None and _cgroup.remove(child.record.cgroups):
+            child.record.cgroups = []
         self.delivery.end(child)
         self.shelf.finished(child.record)
         if child.stopping is not None:
@@ -581,7 +582,6 @@ class Worker:
         handle = child.record.handle
         del self.children[handle]
         child.close()
-        self.containment.give_back(child.groups)
         self.tell("forget", handle)
         for stream in ("stdout", "stderr"):
             unlink(self.home.fifo(handle, stream))
@@ -628,10 +628,11 @@ class Worker:
         self.loop.stop()
 
 
-def _pidfd_of(pid: int) -> int:
-    """Of a child of ours, which is ended if we cannot have one."""
+def _hold_of(pid: int) -> tuple[int | None, int]:
+    """When a child of ours began, and its pidfd; it is ended if we cannot have them."""
     try:
-        return os.pidfd_open(pid)
+        begun = _kernel.start_time(pid)  # first: it needs a descriptor only for a moment
+        return begun, os.pidfd_open(pid)
     except OSError:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)

@@ -100,18 +100,20 @@ class Confinement:
 
     def _covers_container(self, docker: Mapping[str, Any], cwd: str) -> bool:
         """Nothing is mounted in it but what would be here, and of the agent's directory a part."""
+        mounts, ours = docker.get("mounts"), self._mounts()
+        return (
+            _place(docker) == _place(self.docker or {})
+            and mounts is not None
+            and all(mount in ours for mount in mounts)
+            and is_within(cwd, working_directory(None))
+        )
+
+    def _mounts(self) -> tuple[dict[str, Any], ...]:
+        """Those that were decided on."""
         from .._docker import asked
 
-        root = working_directory(None)
-        ours = asked(self.docker, (), root)
-        assert ours is not None
-        mounts = docker.get("mounts")
-        return (
-            _place(docker) == _place(ours.public())
-            and mounts is not None
-            and all(mount in ours.mounts for mount in mounts)
-            and is_within(cwd, root)
-        )
+        ours = asked(self.docker, (), working_directory(None))
+        return () if ours is None else ours.mounts
 
     def check_input(self, record: Record) -> None:
         """What a model types into, or runs something in, is confined like its commands."""
@@ -185,14 +187,7 @@ class Confinement:
 
     def _shared(self) -> list[str]:
         """The directories of this machine that commands have too, or can write to."""
-        root = working_directory(None)
-        if self.docker is None:
-            return [root]
-        from .._docker import asked
-
-        ours = asked(self.docker, (), root)
-        assert ours is not None
-        return [root, *(mount["source"] for mount in ours.mounts)]
+        return [working_directory(None), *(mount["source"] for mount in self._mounts())]
 
     def check_project(self, directory: str) -> None:
         """A directory whose files we read is the one that commands find there."""
@@ -275,8 +270,8 @@ def _docker(given: str | Mapping[str, Any] | None) -> dict[str, Any] | None:
     return docker
 
 
-def _place(docker: Mapping[str, Any]) -> tuple[str, str, str | None]:
-    return docker["image"], docker.get("network") or "bridge", docker.get("user")
+def _place(docker: Mapping[str, Any]) -> tuple[str | None, ...]:
+    return docker.get("image"), docker.get("network") or "bridge", docker.get("user")
 
 
 def _sandbox(given: bool | Mapping[str, Any]) -> dict[str, Any] | None:
