@@ -302,7 +302,7 @@ def test_tmux_has_its_own_key_to_leave_and_the_size_is_given_back() -> None:
         wait_until(lambda: status(handle)["size"] == "80x23")
         person.leaves_tmux()
         assert person.leaves_with() == 0
-        assert person.screen().endswith(f"[detached from {handle}; it goes on]")
+        person.sees(f"[detached from {handle}; it goes on]")
     assert status(handle)["size"] == "100x30"
 
 

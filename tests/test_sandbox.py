@@ -36,6 +36,7 @@ else:
 Child = Callable[..., list[str]]
 Ready = Callable[[SyncProcess], SyncProcess]
 CHILDREN = Path(__file__).parent / "children"
+PYTHON = os.path.realpath(sys.executable)  # an environment in /tmp is not there in a sandbox
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ def child(work: Path) -> Child:
 
     def command(name: str, *arguments: str) -> list[str]:
         shutil.copy(CHILDREN / f"{name}.py", work)
-        return [sys.executable, "-IS", f"{name}.py", *arguments]
+        return [PYTHON, "-IS", f"{name}.py", *arguments]
 
     return command
 
@@ -198,9 +199,7 @@ def test_options_that_make_no_sense_are_refused(hf: SyncClient) -> None:
 
 
 def test_the_interpreter_runs_inside(hf: SyncClient, work: Path) -> None:
-    process = hf.spawn(
-        [sys.executable, "-c", "import os; print(os.getcwd())"], cwd=work, sandbox=True
-    )
+    process = hf.spawn([PYTHON, "-c", "import os; print(os.getcwd())"], cwd=work, sandbox=True)
     process.wait(30)
     assert process.read_at(0).text == f"{os.path.realpath(work)}\n"
 
@@ -260,6 +259,8 @@ def test_another_keeper_and_an_engine_are_no_way_out(
 def test_a_keeper_sees_that_a_client_is_in_a_sandbox(hf: SyncClient, work: Path) -> None:
     """What a client says of its machine is not believed: pids would not mean the same to both."""
     home = work / "home"
+    compiled = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(os.path.dirname(_sandbox.__file__), work / "holdfast", ignore=compiled)
     with connect(home=home, session="test") as other:
         other.spawn("true").wait(30)
         program = (
@@ -271,10 +272,10 @@ def test_a_keeper_sees_that_a_client_is_in_a_sandbox(hf: SyncClient, work: Path)
             "except holdfast.KeeperError as error: print(error)\n"
         )
         process = hf.spawn(
-            [sys.executable, "-c", program],
+            [PYTHON, "-c", program],
             cwd=work,
             sandbox=True,
-            env={"PYTHONPATH": os.path.dirname(os.path.dirname(_sandbox.__file__))},
+            env={"PYTHONPATH": str(work)},
         )
         process.wait(60)
         assert "another container" in process.read_at(0).text

@@ -104,7 +104,8 @@ def arguments(
     loading = [f"{name}={env.pop(name)}" for name in [*env] if _loads(name)]
     found = _made(bwrap, network)
     hidden = [path for path in _HIDDEN if os.path.isdir(path) and not os.path.islink(path)]
-    if any(_is_in(program, path) for path in hidden) and not _is_in(program, root):
+    named = os.path.dirname(os.path.join(cwd, program))
+    if any(_is_in(named, path) for path in hidden) and not _is_in(named, root):
         raise NotExecutable(
             f"{program} is not to be seen in the sandbox, where {_HIDDEN_WORDS} are empty; put it "
             "into the working directory",

@@ -3,7 +3,7 @@
 `posix_spawn` cannot, and to move there and back ourselves takes the kernel 6 to 20 ms each time.
 `clone3` can, and its child is then born there. Shared memory (vfork) makes it as quick as
 `posix_spawn`, but then the child must not run Python. So it runs a list of system calls that was
-made before, by 81 bytes of machine code: a loop that makes one call after the other, the last of
+made before, by 74 bytes of machine code: a loop that makes one call after the other, the last of
 which is `execve`. The parent sleeps meanwhile. What is the child's alone, such as its limits, is
 done by the child: to take on its limit of memory or descriptors for a moment could end us.
 

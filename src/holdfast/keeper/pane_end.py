@@ -64,8 +64,8 @@ class Pane:
 
 def end_parent(pid: int, handle: str) -> None:
     """End the parent of a process in tmux, which waits for just that."""
-    found = _kernel.stat(pid)
     try:
+        found = _kernel.stat(pid)
         parent = 0 if found is None else found.parent
         pidfd = os.pidfd_open(parent) if parent > 1 else -1
     except OSError:
@@ -91,7 +91,11 @@ def _note(held: Held) -> ExitNote | None:
     try:
         return note_of(held.pid)  # it was left to us
     except ChildProcessError:
+        pass
+    try:
         death = _kernel.exit_of_stranger(held.pid, held.pidfd)
+    except OSError:
+        return None  # no descriptor to look with; it is asked again
     if death is None:
         return None
     name = None if death.signal is None else signal_name(death.signal)
@@ -190,11 +194,12 @@ class PaneEnd:
         quiet = now - self._grew
         if quiet < _HELD_UP and now - self._began < _PATIENCE:
             return False
-        return quiet >= _PATIENCE or bool(self._left_behind())
-
-    def _left_behind(self) -> list[_kernel.Stat]:
-        left = Left(self._child.record, self._child.held.pid)
-        return [process for _, process in leftovers([left])]
+        if quiet >= _PATIENCE:
+            return True
+        try:
+            return bool(leftovers([Left(self._child.record, self._child.held.pid)]))
+        except OSError:
+            return False  # no descriptor to look with
 
     def _end_parent(self, then: Callable[[], None]) -> None:
         """Go on when it is known how the process ended, or nobody can know any more."""
