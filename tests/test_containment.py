@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -262,6 +263,23 @@ def test_a_fork_bomb_is_cleared_by_one_kill(
     assert receipt.survivors == []
     assert carriers(process.handle) == []
     assert len(receipt.processes) > 20
+
+
+def test_a_keeper_that_comes_late_kills_all_the_same(
+    hf: SyncClient, child: Child, ready: Ready
+) -> None:
+    """It was held up for longer than the grace and all patience together."""
+    process = ready(hf.spawn(child("scrubs"), grace=1))
+    daemon, worker = daemon_of(process), hf.keeper_status()["worker"]
+    with ThreadPoolExecutor(1) as threads:
+        kill = threads.submit(process.kill)
+        wait_until(lambda: not alive(process.record.pid))
+        os.kill(worker, signal.SIGSTOP)
+        until = time.monotonic() + 4
+        wait_until(lambda: time.monotonic() > until)
+        os.kill(worker, signal.SIGCONT)
+        assert kill.result(30).survivors == []
+    assert not alive(daemon)
 
 
 def test_the_deaf_cost_the_keeper_little_while_they_have_their_grace(

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .notes import Notes
 
 _TRIES = 5
+_NOT_STARTED = (126, 127)  # what an engine says of a command that it could not start
 _END_PATIENCE = 0.2
 
 
@@ -227,7 +228,7 @@ def begin_inside(spec: dict[str, Any], notes: Notes, desk: Desk) -> LifeInside:
                 f"the container {name} does not run any more; start its process again", "not_found"
             ) from None
         raise refused(error, engine.path, "") from None
-    if state is not None and not state.running and not state.pid:
+    if state is not None and state.code in _NOT_STARTED and not state.running and not state.pid:
         said = life.follower.last_words()
         raise refused(EngineError(400, said), engine.path, "")
     notes.say(

@@ -12,6 +12,7 @@ who runs: what is at its limit of processes could else fork as fast as it is kil
 from __future__ import annotations
 
 import errno
+import math
 import os
 import signal
 import time
@@ -105,7 +106,18 @@ class Left:
 class Clearing:
     """What is to be ended with one receipt."""
 
-    __slots__ = ("done", "due", "every", "groups", "kill_clock", "lefts", "polite", "quiet", "told")
+    __slots__ = (
+        "done",
+        "due",
+        "every",
+        "forced_at",
+        "groups",
+        "kill_clock",
+        "lefts",
+        "polite",
+        "quiet",
+        "told",
+    )
 
     def __init__(
         self,
@@ -121,6 +133,7 @@ class Clearing:
         self.told = told
         self.done = done
         self.due = 0.0
+        self.forced_at = math.inf
         self.every = _LOOK_FIRST
         self.quiet = 0
 
@@ -227,7 +240,7 @@ class Clearings:
         """Whether that was the last look; else when the next one is due."""
         if found or not _cgroup.empty(each.groups):
             each.quiet = 0
-            over = now - each.kill_clock > _FORCED_PATIENCE
+            over = now - each.forced_at > _FORCED_PATIENCE
         else:
             each.quiet += 1
             over = each.quiet >= _QUIET_LOOKS or all(left.groups for left in each.lefts)
@@ -247,7 +260,7 @@ class Clearings:
             if not each.must_go(now):
                 each.ask(processes)
             else:
-                each.kill_clock = min(each.kill_clock, now)
+                each.forced_at = min(each.forced_at, now)
                 each.told.forced = True
                 forced[each] = self._kill_groups(each, processes)
         self._hold_and_kill({each: outside for each, outside in forced.items() if outside})
