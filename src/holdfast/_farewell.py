@@ -64,7 +64,7 @@ def _close_all() -> None:
             end = _start.try_connect(client.home)
             if end is None:
                 continue
-            wire = Wire(end, greeting.message())
+            wire = Wire(client.home, end, greeting.message())
             wire.receive(wire.send("close", {}), time.monotonic() + _PATIENCE)
             wire.close()
         except (OSError, Gone, HoldfastError):

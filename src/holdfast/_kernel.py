@@ -14,6 +14,7 @@ import resource
 import signal
 import socket
 import struct
+import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ _PIDFD_GET_INFO = 0xC040FF0B
 _PIDFD_INFO_EXIT = 8
 _FALLOC_FL_KEEP_SIZE, _FALLOC_FL_PUNCH_HOLE = 1, 2
 _SO_PEERPIDFD = 77
+_FIONREAD = 0x541B
 _PIDFD_SIGNAL_PROCESS_GROUP = 4
 
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -94,6 +96,11 @@ def make_tank() -> int:
     finally:
         os.close(reader)
         os.close(writer)
+
+
+def unread(fd: int) -> int:
+    """How many bytes are in a pipe, asked of either end."""
+    return int.from_bytes(fcntl.ioctl(fd, _FIONREAD, bytes(4)), sys.byteorder)
 
 
 def boot_id() -> str:

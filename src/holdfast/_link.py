@@ -5,7 +5,8 @@ The client is written once, in ``async`` functions that await nothing but a `Lin
 the work was done blocking, so `run` can drive the same coroutine to its end without any event loop.
 
 Both reconnect and ask again when the keeper goes away in the middle of a request: every request may
-be repeated (see `_wire`).
+be repeated (see `_wire`). A keeper that says nothing is asked for a sign of life now and then, and
+given up when none comes: however long a wait may be, it never lasts because a keeper hangs.
 """
 
 from __future__ import annotations
@@ -51,8 +52,12 @@ if TYPE_CHECKING:
 
 # How long a request is tried again while the keeper goes away under it.
 PATIENCE = 20.0
-# How long a keeper may take to greet: it may have much to recover first.
-_GREETING = 60.0
+# After this long without a word the keeper is asked for a sign of life, again and again.
+SILENCE = 5.0
+# How long it may say nothing at all. A half that hangs was replaced by the other long before.
+LONGEST_SILENCE = 45.0
+# How long a request that is answered at once is asked again, whatever it is that takes so long.
+_LONGEST_ANSWER = 120.0
 
 
 class Greeting:
@@ -108,11 +113,35 @@ def result_of(answer: dict[str, Any]) -> Any:
     return answer["ok"]
 
 
-def silent_keeper() -> KeeperError:
+def silent_keeper(home: Home) -> KeeperError:
+    guard = _start.wake(home)
+    end_it = "end it" if guard is None else f"end it with `kill -9 {guard}`"
     return KeeperError(
-        f"the keeper is there but did not answer for {_GREETING:g} s: it is stopped, or very busy; "
-        "try again, and see whether keeper.log in the home says more"
+        f"the keeper is there but said nothing for {LONGEST_SILENCE:g} s: it is stopped, or very "
+        f"busy; see keeper.log in the home and try again, or {end_it}: what it keeps goes on, and "
+        "the next one finds it"
     )
+
+
+class Patience:
+    """How often a request may be asked again because the keeper went away."""
+
+    __slots__ = ("_asked", "_begun", "_waits")
+
+    def __init__(self, verb: str) -> None:
+        self._waits = verb in _wire.WAITS
+        self._begun = time.monotonic()
+
+    def asked(self) -> None:
+        self._asked = time.monotonic()
+
+    def went_away(self) -> None:
+        """Raises when that was once too often."""
+        now = time.monotonic()
+        # A long wait may see several keepers go; what must not happen is a busy circle.
+        circling = self._asked > self._begun + PATIENCE and now - self._asked < 1
+        if circling or (now - self._begun > _LONGEST_ANSWER and not self._waits):
+            raise KeeperError("the keeper keeps going away; see keeper.log") from None
 
 
 def closed_client() -> BadRequest:
@@ -128,9 +157,9 @@ class Wire:
 
     __slots__ = (
         "_decoder",
-        "_greet_by",
         "_greeted",
         "_greeting",
+        "_home",
         "_next",
         "_refusal",
         "_socket",
@@ -138,12 +167,12 @@ class Wire:
         "posted",
     )
 
-    def __init__(self, end: socket.socket, greeting: bytes) -> None:
+    def __init__(self, home: Home, end: socket.socket, greeting: bytes) -> None:
+        self._home = home
         self._socket = end
         self._decoder = _wire.Decoder()
         self._greeting = greeting
         self._greeted = False
-        self._greet_by = time.monotonic() + _GREETING
         self._next = 1
         self._verb = ""  # the last one that was sent
         self._refusal: HoldfastError | None = None  # by a keeper of another protocol
@@ -159,30 +188,36 @@ class Wire:
         if self._greeting:
             data, self._greeting = self._greeting + data, b""
         try:
+            self._socket.settimeout(LONGEST_SILENCE)
             self._socket.sendall(data)
+        except TimeoutError:
+            raise silent_keeper(self._home) from None
         except OSError as error:
             raise Gone from error
         return number
 
     def receive(self, number: int, deadline: float | None) -> dict[str, Any]:
+        heard = time.monotonic()
         while True:
-            limit = deadline
-            if not self._greeted and (deadline is None or self._greet_by < deadline):
-                limit = self._greet_by
+            limit = time.monotonic() + SILENCE
+            if deadline is not None and deadline < limit:
+                limit = deadline
             try:
-                if limit is not None:
-                    self._socket.settimeout(max(0.0, limit - time.monotonic()) or 1e-6)
+                self._socket.settimeout(max(0.0, limit - time.monotonic()) or 1e-6)
                 data = self._socket.recv(1 << 18)
             except TimeoutError:
-                self._socket.settimeout(None)
-                if limit is not deadline:
-                    raise silent_keeper() from None
-                self._cancel(number)
-                raise
+                if limit is deadline:
+                    self._cancel(number)
+                    raise
+                if time.monotonic() - heard > LONGEST_SILENCE:
+                    raise silent_keeper(self._home) from None
+                self._ask_for_life()
+                continue
             except OSError as error:
                 raise Gone from error
             if not data:
                 raise Gone
+            heard = time.monotonic()
             found = None
             for message in self._decoder.feed(data):
                 if not self._greeted:
@@ -190,21 +225,27 @@ class Wire:
                     if self._refusal is not None and self._verb not in _wire.ALWAYS_ALLOWED:
                         raise self._refusal
                     self._greeted = True
-                    self._socket.settimeout(None)
                 elif message.get("id") == number:
                     found = message
                 else:
                     self.posted.pop(message.get("id", 0), None)
             if found is not None:
-                if deadline is not None:
-                    self._socket.settimeout(None)
                 return found
 
+    def _ask_for_life(self) -> None:
+        _start.wake(self._home)
+        if self._greeted:
+            self._say({"id": 0, "verb": "status"})
+
     def _cancel(self, number: int) -> None:
+        self._say({"cancel": number})
+
+    def _say(self, message: dict[str, Any]) -> None:
         try:
-            self._socket.sendall(_wire.encode({"cancel": number}))
+            self._socket.settimeout(1.0)
+            self._socket.sendall(_wire.encode(message))
         except OSError:
-            return
+            return  # gone, or as full as it is silent
 
     def hang_up(self) -> None:
         """End the wait of another thread; what has arrived can still be read."""
@@ -240,7 +281,7 @@ class BlockingLink:
         except IndexError:
             pass
         end = _start.connect(self._home, self._idle)
-        return Wire(end, self.greeting.message())
+        return Wire(self._home, end, self.greeting.message())
 
     def _answer(
         self, wire: Wire, verb: str, args: dict[str, Any], deadline: float | None
@@ -257,17 +298,15 @@ class BlockingLink:
 
     async def call(self, verb: str, args: dict[str, Any], timeout: float | None = None) -> Any:
         deadline = None if timeout is None else time.monotonic() + timeout
-        give_up = time.monotonic() + PATIENCE
+        patience = Patience(verb)
         while True:
-            asked = time.monotonic()
+            patience.asked()
             wire = self._take()
             try:
                 answer = self._answer(wire, verb, args, deadline)
             except Gone:
                 wire.close()
-                # A long wait may see several keepers go; what must not happen is a busy circle.
-                if asked > give_up and time.monotonic() - asked < 1:
-                    raise KeeperError("the keeper keeps going away; see keeper.log") from None
+                patience.went_away()
                 for posted in wire.posted.values():
                     await self.call(*posted)
                 time.sleep(0.002)
@@ -287,7 +326,7 @@ class BlockingLink:
             try:
                 end = _start.try_connect(self._home)
                 if end is not None:
-                    spare = Wire(end, self.greeting.message())
+                    spare = Wire(self._home, end, self.greeting.message())
                     spare.receive(spare.send("status", {}), time.monotonic() + 1)
                     self._free.append(spare)
             except (OSError, Gone, HoldfastError):

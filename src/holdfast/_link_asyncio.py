@@ -11,9 +11,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from . import _link, _start, _wire
-from ._errors import HoldfastError, KeeperError, WaitTimeout
+from ._errors import HoldfastError, WaitTimeout
 from ._home import Home
-from ._link import PATIENCE, Gone, Greeting, closed_client, result_of
+from ._link import Gone, Greeting, Patience, closed_client, result_of
 from ._version import __version__
 
 T = TypeVar("T")
@@ -22,7 +22,8 @@ T = TypeVar("T")
 class _Protocol(asyncio.Protocol):
     """Answers matched to the futures that wait for them."""
 
-    def __init__(self, greeting: bytes) -> None:
+    def __init__(self, home: Home, greeting: bytes) -> None:
+        self._home = home
         self._greeting = greeting
         self._decoder = _wire.Decoder()
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
@@ -32,7 +33,8 @@ class _Protocol(asyncio.Protocol):
         self._early: dict[int, str] = {}  # what was asked before the greeting came
         self._refusal: HoldfastError | None = None  # by a keeper of another protocol
         self._transport: asyncio.WriteTransport | None = None
-        self._patience: asyncio.TimerHandle | None = None
+        self._look: asyncio.TimerHandle | None = None  # for a sign of life, while anybody waits
+        self._heard = 0.0
 
     @property
     def alive(self) -> bool:
@@ -42,13 +44,29 @@ class _Protocol(asyncio.Protocol):
         assert isinstance(transport, asyncio.WriteTransport)
         self._transport = transport
         transport.write(self._greeting)
-        self._patience = asyncio.get_running_loop().call_later(_link._GREETING, self._not_greeted)
 
-    def _not_greeted(self) -> None:
-        self._error = _link.silent_keeper()
-        self.close()
+    def _watch(self) -> None:
+        if self._look is None:
+            self._heard = time.monotonic()
+            self._look = asyncio.get_running_loop().call_later(_link.SILENCE, self._listen)
+
+    def _listen(self) -> None:
+        self._look = None
+        if not self._waiting or self._transport is None:
+            return
+        silence = time.monotonic() - self._heard
+        if silence > _link.LONGEST_SILENCE:
+            self._error = _link.silent_keeper(self._home)
+            self._transport.abort()
+            return
+        if silence >= _link.SILENCE * 0.9:
+            _start.wake(self._home)
+            if self._greeted:
+                self._transport.write(_wire.encode({"id": 0, "verb": "status"}))
+        self._look = asyncio.get_running_loop().call_later(_link.SILENCE, self._listen)
 
     def data_received(self, data: bytes) -> None:
+        self._heard = time.monotonic()
         for message in self._decoder.feed(data):
             if not self._greeted:
                 try:
@@ -58,7 +76,6 @@ class _Protocol(asyncio.Protocol):
                     self.close()
                     return
                 self._greeted = True
-                self._settle()
                 if self._refusal is not None:
                     self._refuse(self._refusal)
                 continue
@@ -68,7 +85,8 @@ class _Protocol(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._settle()
+        if self._look is not None:
+            self._look.cancel()
         waiting, self._waiting = self._waiting, {}
         for future in waiting.values():
             if not future.done():
@@ -81,11 +99,6 @@ class _Protocol(asyncio.Protocol):
             if future is not None and not future.done():
                 future.set_exception(refusal)
 
-    def _settle(self) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
-
     async def ask(self, verb: str, args: dict[str, Any]) -> dict[str, Any]:
         if self._transport is None:
             raise self._error or Gone()
@@ -97,6 +110,7 @@ class _Protocol(asyncio.Protocol):
             self._early[number] = verb
         future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._waiting[number] = future
+        self._watch()
         self._transport.write(_wire.encode({"id": number, "verb": verb, **args}))
         try:
             return await future
@@ -136,7 +150,7 @@ class AsyncioLink:
             end.setblocking(False)
             loop = self._loop = asyncio.get_running_loop()
             _, protocol = await loop.create_unix_connection(
-                lambda: _Protocol(self.greeting.message()), sock=end
+                lambda: _Protocol(self._home, self.greeting.message()), sock=end
             )
             self._protocol, self._pid = protocol, os.getpid()
             return protocol
@@ -156,16 +170,14 @@ class AsyncioLink:
             raise WaitTimeout(f"no answer within {timeout:g} s") from None
 
     async def _call(self, verb: str, args: dict[str, Any]) -> Any:
-        give_up = time.monotonic() + PATIENCE
+        patience = Patience(verb)
         while True:
-            asked = time.monotonic()
+            patience.asked()
             try:
                 protocol = await self._connected()
                 return result_of(await protocol.ask(verb, args))
             except Gone:
-                # A long wait may see several keepers go; what must not happen is a busy circle.
-                if asked > give_up and time.monotonic() - asked < 1:
-                    raise KeeperError("the keeper keeps going away; see keeper.log") from None
+                patience.went_away()
                 await asyncio.sleep(0.002)
 
     async def post(self, verb: str, args: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from . import _terminal
 from ._config import UNSET
 from ._cursors import load_cursor, save_cursor
-from ._errors import BadRequest, NotFound, Unsupported, WaitTimeout
+from ._errors import BadRequest, KeeperError, NotFound, Unsupported, WaitTimeout
 from ._model import Exit, Record
 from ._output import Log, Output
 from ._watch import Watch
@@ -44,6 +44,7 @@ _POLL = 0.05
 _LONGEST = 1e9  # seconds; clocks have an end
 _INTERRUPTING = 0.05
 _INTERRUPTED = 0.5
+_ANSWER = 20.0  # seconds for the keeper's answer, beyond the time that the process itself has
 EARLY = 4000  # characters of output that a check at the start returns
 YIELDED = 10_000  # and a wait for what may be quick
 
@@ -446,16 +447,22 @@ class Process:
         for start in range(0, max(len(raw), 1), SEND_BYTES):
             piece = raw[start : start + SEND_BYTES]
             last = start + SEND_BYTES >= len(raw)
-            answer = await client._link.call(
-                "send",
-                {
-                    "handle": self.handle,
-                    "data": binascii.b2a_base64(piece, newline=False).decode(),
-                    "token": os.urandom(8).hex(),
-                    "eof": eof and last,
-                    "timeout": timeout,
-                },
-            )
+            request = {
+                "handle": self.handle,
+                "data": binascii.b2a_base64(piece, newline=False).decode(),
+                "token": os.urandom(8).hex(),
+                "eof": eof and last,
+                "timeout": timeout,
+            }
+            try:
+                answer = await client._link.call("send", request, timeout + _ANSWER)
+            except WaitTimeout:
+                raise KeeperError(
+                    f"the keeper did not say within {timeout + _ANSWER:g} s what became of this; "
+                    f"look at the output of {self.handle} to see whether the text arrived before "
+                    "you send it again",
+                    handle=self.handle,
+                ) from None
             total += answer["written"]
             if answer["written"] < len(piece):
                 break

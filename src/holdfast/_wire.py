@@ -28,6 +28,20 @@ if TYPE_CHECKING:
 PROTOCOL = 3
 # What a keeper answers to clients of any protocol, so that the newer of the two can replace it.
 ALWAYS_ALLOWED = frozenset({"status", "restart", "quit"})
+# What is answered only when something has happened or was stopped; everything else at once.
+WAITS = frozenset(
+    {
+        "wait",
+        "send",
+        "kill",
+        "remove",
+        "stop_all",
+        "stop_group",
+        "close",
+        "agent_watch",
+        "agent_stop",
+    }
+)
 # The longest line either end accepts: a spawn carries an environment (2 MiB at most on Linux), a
 # send up to SEND_BYTES in base64.
 LINE_LIMIT = 16 << 20

@@ -116,7 +116,12 @@ def _bind(home: Home) -> int:
 
 def _write_lock(lock: int) -> None:
     text = json.dumps(
-        {"guard": os.getpid(), "machine": _kernel.machine(), "version": __version__}
+        {
+            "guard": os.getpid(),
+            "start_time": _kernel.start_time(os.getpid()),
+            "machine": _kernel.machine(),
+            "version": __version__,
+        }
     ).encode()
     os.ftruncate(lock, 0)
     os.pwrite(lock, text + b"\n", 0)

@@ -204,8 +204,6 @@ class Child:
             self._settle_own()
 
     def _ended(self, events: int) -> None:
-        if self.record.runner is not None and not self.exited():
-            return  # the one before it had the same descriptor
         if self.mine:
             self._settle_own()
             return

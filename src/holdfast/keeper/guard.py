@@ -18,10 +18,18 @@ this same road, taken on purpose, with the code that is now on disk.
 A worker killed while it was launching: "launching" came, with the descriptors, before the process
 was made, so the guard looks among its new children for the one that carries the handle's mark, or,
 if that one is dead already, for the only newcomer that can be it.
+
+A worker that hangs or is stopped is killed, and replaced like any other that died: see `watchdog`.
+
+A guard that hangs: the worker sees it by nudges that are not taken in, looks in the same way, kills
+it, and takes its place. The same goes for a full channel: what is told is kept in the socket, which
+holds a few hundred messages. A worker that finds it full nudges the guard and waits for room; only
+then does anybody rely on what was told.
 """
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
 import os
@@ -35,6 +43,8 @@ from .. import _kernel
 from .._home import Home
 from .._model import ExitNote, signal_name
 from .._store import Store
+from .journal import say
+from .watchdog import LOOK, STOPPED_LOOKS, Pulse, Watchdog
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,6 +52,7 @@ if TYPE_CHECKING:
 
 _MESSAGE = 65536
 _CLAIM_TRIES = 200
+_UNHEARD = 64  # messages in the channel, which holds some 200, until the guard is nudged
 _DESCRIPTORS = ("pidfd", "out", "err", "stdin", "tty", "tank", "shelf", "input")
 
 
@@ -101,45 +112,79 @@ class Channel:
     worker does once for many; waking it for each would cost more than starting the process.
     """
 
-    __slots__ = ("_nudge", "_socket")
+    __slots__ = ("_nudge", "_guard", "_socket", "_unheard")
 
-    def __init__(self, end: socket.socket, nudge: int) -> None:
+    def __init__(self, end: socket.socket, nudge: int, guard: int) -> None:
         self._socket = end
         self._nudge = nudge
+        self._guard = guard  # a pidfd
+        self._unheard = 0
 
     def fileno(self) -> int:
         return self._socket.fileno()
 
     def tell(self, what: str, handle: str = "", *details: Any) -> None:
         """Raises OSError when the guard is gone."""
-        self._send(json.dumps([what, handle, *details]).encode(), [])
+        self._send(json.dumps([what, handle, *details]).encode(), b"")
 
     def hand_over(self, what: str, handle: str, held: Held) -> None:
         message = json.dumps([what, handle, ticks(), *_shape(held)]).encode()
-        self._send(message, held.descriptors())
+        descriptors = held.descriptors()
+        self._send(message, struct.pack(f"{len(descriptors)}i", *descriptors))
 
-    def _send(self, message: bytes, descriptors: list[int]) -> None:
+    def _send(self, message: bytes, descriptors: bytes) -> None:
+        # Not socket.send_fds, which drops its flags and would block.
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)] if descriptors else []
+        looks = 0
         while True:
             try:
-                if descriptors:
-                    socket.send_fds(self._socket, [message], descriptors, socket.MSG_DONTWAIT)
-                else:
-                    self._socket.send(message, socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                self.nudge()
-                poll = select.poll()
-                poll.register(self._socket, select.POLLOUT)
-                poll.poll()
+                self._socket.sendmsg([message], rights, socket.MSG_DONTWAIT)
+            except OSError as error:
+                # Or more descriptors on their way than an ordinary user may have there.
+                if error.errno not in (errno.EAGAIN, errno.ETOOMANYREFS):
+                    raise
             else:
-                return
+                break
+            self.nudge()
+            if not self._room_within(LOOK):
+                looks += 1
+            if looks >= STOPPED_LOOKS and not self.guard_is_traced():
+                say("the guard takes in nothing: ending it, and going on in its place")
+                self.end_guard()
+                raise BrokenPipeError(errno.EPIPE, "the guard does not listen")
+        self._unheard += 1
+        if self._unheard >= _UNHEARD:
+            self.nudge()
+
+    def _room_within(self, seconds: float) -> bool:
+        until = time.monotonic() + seconds
+        while self.unheard():
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.0005)
+        return True
+
+    def unheard(self) -> bool:
+        """True while the guard has not taken in the last nudge."""
+        return _kernel.unread(self._nudge) > 0
 
     def guard_lives(self) -> bool:
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         return not poll.poll(0)
 
+    def guard_is_traced(self) -> bool:
+        found = _kernel.stat(os.getppid())
+        return found is not None and found.state == "t"
+
+    def end_guard(self) -> None:
+        """Kill the guard, which is our parent while it lives; never whoever came after it."""
+        if self.guard_lives():
+            _kernel.send_signal(self._guard, signal.SIGKILL)
+
     def nudge(self) -> None:
         """Have the guard take in what it was told."""
+        self._unheard = 0
         try:
             os.write(self._nudge, b"n")
         except OSError:
@@ -149,6 +194,48 @@ class Channel:
 def _shape(held: Held) -> list[int]:
     """pid, and which descriptors come along."""
     return [held.pid, *(int(getattr(held, name) >= 0) for name in _DESCRIPTORS)]
+
+
+class Ends:
+    """What guard and worker speak through: a socket pair, a pipe for nudges, the guard's epoll."""
+
+    __slots__ = ("epoll", "nudge", "nudged", "ours", "theirs")
+
+    epoll: select.epoll
+
+    def __init__(self) -> None:
+        self.ours: socket.socket | None = None
+        self.theirs: socket.socket | None = None
+        self.nudged = self.nudge = -1
+
+    def make(self) -> None:
+        self.ours, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.ours.setblocking(False)
+        self.nudged, self.nudge = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.epoll = select.epoll()
+
+    def for_worker(self) -> Channel:
+        theirs, self.theirs = self.theirs, None
+        nudge, self.nudge = self.nudge, -1
+        assert theirs is not None
+        self.close()
+        return Channel(theirs, nudge, os.pidfd_open(os.getppid()))
+
+    def for_guard(self) -> None:
+        assert self.theirs is not None
+        self.theirs.close()
+        os.close(self.nudge)
+        self.theirs, self.nudge = None, -1
+
+    def close(self) -> None:
+        for end in (self.ours, self.theirs):
+            if end is not None:
+                end.close()
+        for fd in (self.nudged, self.nudge):
+            if fd >= 0:
+                os.close(fd)
+        if hasattr(self, "epoll"):
+            self.epoll.close()
 
 
 class Guard:
@@ -161,6 +248,8 @@ class Guard:
         "idle",
         "nofile",
         "fresh",
+        "pulse",
+        "hung_over",
         "_coming",
         "_launching",
         "_launched_clock",
@@ -199,6 +288,8 @@ class Guard:
         self._worker = 0
         self._worker_failed = False
         self._wake, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.pulse = Pulse()
+        self.hung_over = b""  # the request over which the last worker hung, if it did
 
     def run(self) -> None:
         """Guard until told to quit. Returns only in a process that is to exit."""
@@ -210,26 +301,25 @@ class Guard:
         while not self._quit:
             started = time.monotonic()
             gc.freeze()  # what exists now is shared with the worker and left alone by both
+            self.pulse.begin()
+            ends = Ends()
             try:
-                ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-                nudged, nudge = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+                ends.make()
                 self._worker = os.fork()
             except OSError:
+                ends.close()
                 self._settle_for(0.5)  # no descriptors or no processes to be had; later perhaps
                 continue
             if self._worker == 0:
                 signal.set_wakeup_fd(-1)
-                ours.close()
-                for fd in (self._wake, self._wake_write, nudged):
-                    os.close(fd)
-                run_worker(self, Channel(theirs, nudge))
+                os.close(self._wake)
+                os.close(self._wake_write)
+                run_worker(self, ends.for_worker())
                 os._exit(0)
-            theirs.close()
-            os.close(nudge)
+            ends.for_guard()
             self._worker_failed = False
-            self._serve(ours, nudged)
-            ours.close()
-            os.close(nudged)
+            self._serve(ends)
+            ends.close()
             # A worker that was killed is replaced at once; one that fails by itself, again and
             # again, is replaced more and more slowly.
             if self._worker_failed and time.monotonic() - started < 5:
@@ -238,21 +328,23 @@ class Guard:
             else:
                 failures = 0
 
-    def _serve(self, channel: socket.socket, nudged: int) -> None:
+    def _serve(self, ends: Ends) -> None:
         """Until the worker is gone: listen to it when nudged, and reap what has become ours."""
-        ours = channel.fileno()
-        channel.setblocking(False)
-        with select.epoll() as epoll:
-            epoll.register(ours, select.EPOLLRDHUP)  # its end, not each of its messages
-            epoll.register(nudged, select.EPOLLIN)
-            epoll.register(self._wake, select.EPOLLIN)
-            alive = True
-            while alive:
-                for fd, _ in epoll.poll():
-                    if fd != ours:
-                        _empty(fd)
-                alive = self._hear_all(channel)
-                self._settle()
+        assert ends.ours is not None
+        ours, epoll = ends.ours.fileno(), ends.epoll
+        watchdog = Watchdog(self._worker, self.pulse)
+        epoll.register(ours, select.EPOLLRDHUP)  # its end, not each of its messages
+        epoll.register(ends.nudged, select.EPOLLIN)
+        epoll.register(self._wake, select.EPOLLIN)
+        alive = True
+        while alive:
+            for fd, _ in epoll.poll(LOOK if watchdog.watching else -1):
+                if fd != ours:
+                    _empty(fd)
+            alive = self._hear_all(ends.ours)
+            self._settle()
+            watchdog.look()
+        self.hung_over = watchdog.hung_over
         try:
             # Its end of the channel closes a moment before its children become ours.
             os.waitid(os.P_PID, self._worker, os.WEXITED | os.WNOWAIT)
@@ -335,7 +427,7 @@ class Guard:
 
     def _settle(self) -> None:
         """Reap whatever of ours has ended: the worker, orphans, and processes that became ours."""
-        by_pid = {held.pid: handle for handle, held in self.table.items()}
+        by_pid: dict[int, str] | None = None
         while True:
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -343,6 +435,8 @@ class Guard:
                 return
             if ended is None:
                 return
+            if by_pid is None:
+                by_pid = {held.pid: handle for handle, held in self.table.items()}
             handle = by_pid.get(ended.si_pid)
             if handle is not None:
                 try:
@@ -407,7 +501,7 @@ def _held(shape: list[int], ancillary: list[tuple[int, int, bytes]]) -> Held:
     )
     for name, here in zip(_DESCRIPTORS, present, strict=True):
         if here:
-            setattr(held, name, next(descriptors))
+            setattr(held, name, next(descriptors, -1))  # we may have run out of them
     return held
 
 

@@ -2,6 +2,14 @@
 
 asyncio would do, but importing it takes some 7 MiB and 30 ms, and each request through its
 transports and futures longer than the rest of what we do to start a process.
+
+DESIGN. What epoll reports in one round was true when it was asked. A handler may close a descriptor
+that comes later in the list, and the next thing that is opened gets its number. So what was added
+in a round is never called with that round's reports. Nothing is lost by it: whatever is really
+ready is reported again in the next round.
+
+`pulse` counts the rounds where the guard can see it: odd while handlers run, even while the loop
+waits. `beat` is called about once in a second of work, to have the guard look (see `guard`).
 """
 
 from __future__ import annotations
@@ -12,7 +20,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, MutableSequence
 
 IN = select.EPOLLIN
 OUT = select.EPOLLOUT
@@ -37,14 +45,19 @@ _BULK_TIME = 0.004
 _BULK_NAP = 0.0001
 _BULK_MANY = 4
 _TIDY = 256
+_BEAT = 1.0
 
 
 class Loop:
     __slots__ = (
+        "_beat",
+        "_beaten",
         "_bulk",
         "_count",
         "_epoll",
         "_handlers",
+        "_newcomers",
+        "_pulse",
         "_stopped",
         "_tidy_at",
         "_timers",
@@ -53,9 +66,17 @@ class Loop:
         "floods",
     )
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        pulse: MutableSequence[int] | memoryview | None = None,
+        beat: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._pulse = [0] if pulse is None else pulse
+        self._beat = beat
+        self._beaten = 0.0
         self._epoll = select.epoll()
         self._handlers: dict[int, Callable[[int], None]] = {}
+        self._newcomers: set[int] = set()  # added in this round
         self._bulk: set[int] = set()
         self._turn = 0
         self.flooded = False  # set by bulk handlers that moved a lot
@@ -74,6 +95,7 @@ class Loop:
         """
         self._epoll.register(fd, events)
         self._handlers[fd] = handler
+        self._newcomers.add(fd)
         if bulk:
             self._bulk.add(fd)
 
@@ -102,10 +124,22 @@ class Loop:
     def stop(self) -> None:
         self._stopped = True
 
+    def alive(self) -> None:
+        """Say that work goes on, between two parts of what may take long."""
+        self._pulse[0] = (self._pulse[0] | 1) + 2
+        now = time.monotonic()
+        if now - self._beaten > _BEAT:
+            self._beaten = now
+            self._beat()
+
     def run(self) -> None:
         while not self._stopped:
             bulk = []
-            for fd, events in self._epoll.poll(self._patience()):
+            self._pulse[0] = (self._pulse[0] | 1) + 1
+            ready = self._epoll.poll(self._patience())
+            self._newcomers.clear()
+            self.alive()
+            for fd, events in ready:
                 if fd in self._bulk:
                     bulk.append((fd, events))
                 else:
@@ -116,8 +150,8 @@ class Loop:
                 self._run_timers()
 
     def _call(self, fd: int, events: int) -> None:
-        handler = self._handlers.get(fd)
-        if handler is not None:  # else removed by an earlier handler of this round
+        handler = self._handlers.get(fd)  # None: removed by an earlier handler of this round
+        if handler is not None and fd not in self._newcomers:
             handler(events)
 
     def _run_bulk(self, ready: list[tuple[int, int]]) -> None:

@@ -29,6 +29,7 @@ def recover(worker: Worker) -> None:
     worker.delivery.gatherings.load()
     worker.adoptions.take_up()
     for handle in worker.store.handles():
+        worker.loop.alive()
         try:
             record = worker.store.load(handle)
         except StoreError as error:
@@ -42,6 +43,7 @@ def recover(worker: Worker) -> None:
         else:
             ended.append(record)
     for record in sorted(ended, key=lambda record: record.ended_at or ""):
+        worker.loop.alive()
         worker.shelf.put(record)
         _ended(worker, record, table.get(record.handle))
     for handle, held in table.items():

@@ -44,6 +44,7 @@ from .shelf import Shelf, open_long_logs, shred
 from .stop import Stopping
 from .tmux import Tmux
 from .verbs import Verbs, seconds, translated
+from .watchdog import LOOK, STOPPED_LOOKS
 from .watching import Watching
 
 TYPE_CHECKING = False
@@ -75,7 +76,7 @@ class Worker:
         self.guard = guard
         self.home = guard.home
         self.store = guard.store
-        self.loop = Loop()
+        self.loop = Loop(guard.pulse.rounds, self._beat)
         self.children: dict[str, Child] = {}
         self.connections: set[Connection] = set()
         self.delivery = Delivery(self.home, self.store, self.loop, self.let_go_if_quiet)
@@ -86,7 +87,6 @@ class Worker:
         self.started_at = rfc3339(time.time())
         self.ends_with = ends_with(os.getpid())
         self._channel = channel
-        self._guard = os.pidfd_open(os.getppid())
         self.containment = Containment(self.home.path, guard.nofile)
         self.clearings = Clearings(self.loop)
         self.helpers = Helpers(self.loop, guard.nofile)
@@ -96,6 +96,8 @@ class Worker:
         self._memory_kills = _kernel.MemoryKills()
         self._listener = socket.socket(fileno=os.dup(guard.listen))
         self._nudge: Timer | None = None
+        self._look: Timer | None = None  # at the guard
+        self._looks = 0
         self._idle: Timer | None = None
         self._reap: Timer | None = None
 
@@ -119,9 +121,7 @@ class Worker:
         renew(self.guard, table, program)
 
     def end_guard(self) -> None:
-        """Kill the guard, which is our parent while it lives; never whoever came after it."""
-        if self._channel.guard_lives():
-            _kernel.send_signal(self._guard, signal.SIGKILL)
+        self._channel.end_guard()
 
     def tell(self, what: str, handle: str = "", *details: Any) -> None:
         try:
@@ -137,6 +137,29 @@ class Worker:
     def _nudge_now(self) -> None:
         self._nudge = None
         self._channel.nudge()
+        self._look_later()
+
+    def _beat(self) -> None:
+        """Have the guard see that there is work, and see that it does."""
+        self._channel.nudge()
+        self._look_later()
+
+    def _look_later(self) -> None:
+        if self._look is None:
+            self._looks = 0
+            self._look = self.loop.after(LOOK, self._look_at_guard)
+
+    def _look_at_guard(self) -> None:
+        """A guard that takes in no nudge, at one look after the other, hangs or is stopped."""
+        self._look = None
+        if not self._channel.unheard():
+            return
+        self._looks = 0 if self._channel.guard_is_traced() else self._looks + 1
+        if self._looks >= STOPPED_LOOKS:
+            say("the guard does not answer: ending it, and going on in its place")
+            self.end_guard()
+            return
+        self._look = self.loop.after(LOOK, self._look_at_guard)
 
     def hold(self, handle: str, held: Held) -> None:
         try:
@@ -219,7 +242,15 @@ class Worker:
         if not connection.greeted or not isinstance(number, int):
             connection.close()
             return
+        request = f"{verb} {message.get('handle', '')}".encode("ascii", "replace")[:100]
+        self.guard.pulse.request = request
         try:
+            if request == self.guard.hung_over:
+                self.guard.hung_over = b""  # whoever asks anew may have mended what it was
+                raise KeeperError(
+                    f"the keeper hung over this request ({verb}) and was replaced, so it was not "
+                    "tried again; do the directory and files that it names answer? see keeper.log"
+                )
             if connection.limited and verb not in _wire.ALWAYS_ALLOWED:
                 raise KeeperError("another protocol; run `holdfast keeper restart`", version=True)
             answer = self._verbs.named(verb)(connection, number, message)
@@ -234,6 +265,7 @@ class Worker:
         else:
             if answer is not None:
                 connection.answer(number, answer)
+        self.guard.pulse.request = b""
 
     def _greet(self, connection: Connection, message: dict[str, Any]) -> None:
         try:
