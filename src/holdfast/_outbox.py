@@ -9,6 +9,10 @@ still says running.
 Ids are stable (``<handle>:end``), so a consumer that was told twice can tell. The file is rewritten
 without what was acknowledged once that is most of it; more than `LIMIT` unacknowledged events are
 cut down to a gap mark that says how many were let go.
+
+An acknowledgement may say `by` whom: a claim. Whoever asks again under that name gets the same
+answer, so a claim outlives the rewriting, which may happen within the very request: the last ones
+are written again, and of the others those that a client may still ask for.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from __future__ import annotations
 import binascii
 import json
 import os
+import time
 
 from ._home import (
     Home,
@@ -35,6 +40,10 @@ if TYPE_CHECKING:
 LIMIT = 1000
 _KEPT_AT_OVERFLOW = 900
 _COMPACT_LINES = 200
+# Claims that are kept when an outbox is written anew: the last ones in any case, more for as long
+# as a client may still be trying to ask again.
+_CLAIMS_KEPT, _CLAIMS_AT_MOST = 100, 1000
+_CLAIM_SECONDS = 120.0
 
 
 def read_events(home: Home, session: str) -> list[Event]:
@@ -86,7 +95,8 @@ class OutboxWriter:
         self._next = 1
         self._open: dict[str, int] = {}
         self._done: dict[str, int] = {}  # acknowledged, and not to be told again
-        self._claims: dict[str, list[str]] = {}  # who acknowledged what, as far as they said
+        # Who acknowledged what, as far as they said, and when; oldest first.
+        self._claims: dict[str, tuple[list[str], float]] = {}
         self._lines = 0
         self._load()
 
@@ -101,7 +111,7 @@ class OutboxWriter:
                 for event_id in entry["ack"]:
                     self._done[event_id] = self._open.pop(event_id, 0)
                 if isinstance(entry.get("by"), str):
-                    self._claims[entry["by"]] = entry["ack"]
+                    self._claims[entry["by"]] = entry["ack"], _clock(entry.get("clock"))
             elif "seq" in entry:
                 if entry["id"] not in self._done:
                     self._open.setdefault(entry["id"], entry["seq"])
@@ -159,13 +169,14 @@ class OutboxWriter:
         Whoever asks again under the same name, because the answer was lost, gets the same answer.
         """
         if by in self._claims:
-            return self._claims[by]
+            return self._claims[by][0]
         done = [event_id for event_id in ids if event_id in self._open]
         if done:
-            self._append(_line({"ack": done, "by": by} if by else {"ack": done}))
+            claim = (done, time.monotonic())
+            self._append(_claim_line(by, *claim) if by else _line({"ack": done}))
             self._lines += 1
             if by:
-                self._claims[by] = done
+                self._claims[by] = claim
             for event_id in done:
                 self._done[event_id] = self._open.pop(event_id)
             if self._lines > _COMPACT_LINES and self._lines > 4 * len(self._open):
@@ -217,11 +228,30 @@ class OutboxWriter:
             entries = self._open_entries()
         lines = [_line({"next": self._next})]
         lines += [_line(entry) for entry in entries]
-        replace_private(self._path, b"".join(lines))
+        claims = self._lasting_claims()
+        kept = [_claim_line(by, *claim) for by, claim in claims.items()]
+        replace_private(self._path, b"".join(lines + kept))
         self._open = {entry["id"]: entry["seq"] for entry in entries}
-        self._done = {}
-        self._claims = {}
-        self._lines = len(lines)
+        self._done = {event_id: 0 for ids, _ in claims.values() for event_id in ids}
+        self._claims = claims
+        self._lines = len(lines)  # of claims there are never too many
+
+    def _lasting_claims(self) -> dict[str, tuple[list[str], float]]:
+        last = list(self._claims.items())[-_CLAIMS_AT_MOST:]
+        now = time.monotonic()
+        return {
+            by: claim
+            for left, (by, claim) in zip(range(len(last), 0, -1), last, strict=True)
+            if left <= _CLAIMS_KEPT or 0 <= now - claim[1] < _CLAIM_SECONDS
+        }
+
+
+def _claim_line(by: str, ids: list[str], clock: float) -> bytes:
+    return _line({"ack": ids, "by": by, "clock": round(clock, 3)})
+
+
+def _clock(value: object) -> float:
+    return float(value) if isinstance(value, (int, float)) and abs(value) < 1e12 else 0.0
 
 
 def _line(entry: dict[str, Any]) -> bytes:
