@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def recover(worker: Worker) -> None:
     table = worker.guard.table
-    ended = []
+    running, ended = [], []
     worker.store.clean_up()
     worker.delivery.gatherings.load()
     worker.adoptions.take_up()
@@ -38,14 +38,14 @@ def recover(worker: Worker) -> None:
         except NotFound:
             continue
         worker.delivery.take_up_watches(record)
-        if record.running:
-            _running(worker, record, table.get(handle))
-        else:
-            ended.append(record)
+        (running if record.running else ended).append(record)
+    # First those that had ended: what ends now is newer than they are, and forgotten after them.
     for record in sorted(ended, key=lambda record: record.ended_at or ""):
         worker.loop.alive()
         worker.shelf.put(record)
         _ended(worker, record, table.get(record.handle))
+    for record in running:
+        _running(worker, record, table.get(record.handle))
     for handle, held in table.items():
         if handle not in worker.children:
             worker.tell("forget", handle)
@@ -58,8 +58,8 @@ def recover(worker: Worker) -> None:
     worker.shelf.prune()
     in_use = {child.record.session for child in worker.children.values()}
     worker.shelf.prune_sessions(in_use | worker.agents.sessions() | worker.leases.sessions())
-    running = [child.record for child in worker.children.values()]
-    worker.containment.clean_up(path for record in running for path in record.cgroups)
+    kept = [child.record for child in worker.children.values()]
+    worker.containment.clean_up(path for record in kept for path in record.cgroups)
     worker.tell("recovered")
 
 

@@ -6,7 +6,7 @@ import os
 import shutil
 import time
 
-from .. import _cgroup
+from .. import _cgroup, _kernel
 from .._errors import NotFound, StoreError
 from .._home import Home
 from .._model import Record
@@ -33,12 +33,20 @@ class Shelf:
         self._store = store
         self._loop = loop
         self._forget = forget  # (session, handle): delete every trace but the session's events
-        self._handles: dict[str, dict[str, None]] = {}  # session -> handles, oldest first
+        # session -> handles and when they ended, oldest first
+        self._handles: dict[str, dict[str, tuple[bool, float, str]]] = {}
         self._groups: dict[str, list[str]] = {}  # of those that left something behind
         self._timer: Timer | None = None
 
     def put(self, record: Record) -> None:
-        self._handles.setdefault(record.session, {})[record.handle] = None
+        handles = self._handles.setdefault(record.session, {})
+        handles.pop(record.handle, None)
+        end = _end(record)
+        late = not handles or next(reversed(handles.values())) <= end
+        handles[record.handle] = end
+        if not late:  # found by a worker that starts, which finds them in any order
+            ordered = sorted(handles.items(), key=lambda each: each[1])
+            self._handles[record.session] = dict(ordered)
         if record.cgroups:
             self._groups[record.handle] = record.cgroups
 
@@ -112,6 +120,12 @@ class Shelf:
             newest = max(_mtime(path), _mtime(self._home.outbox(session)))
             if time.time() - newest > _SESSION_KEPT:
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def _end(record: Record) -> tuple[bool, float, str]:
+    """When a process ended, to be compared: the time of day may be set back, the clock never is."""
+    now = record.boot_id == _kernel.boot_id()
+    return now, record.started_clock + (record.duration_seconds or 0.0), record.ended_at or ""
 
 
 def open_long_logs(home: Home, handle: str) -> list[int]:
