@@ -23,6 +23,12 @@ def claim(hf: SyncClient, event: str, by: str) -> list[str]:
     return found
 
 
+def kill_worker(hf: SyncClient) -> None:
+    worker = hf.keeper_status()["worker"]
+    os.kill(worker, signal.SIGKILL)
+    wait_until(lambda: hf.keeper_status()["worker"] != worker)
+
+
 @pytest.mark.parametrize("killed", [False, True], ids=["answered", "worker killed"])
 def test_each_of_many_claims_is_answered_twice_the_same(hf: SyncClient, killed: bool) -> None:
     """Also where the outbox is written anew within it, and the worker dies before the answer."""
@@ -36,9 +42,7 @@ def test_each_of_many_claims_is_answered_twice_the_same(hf: SyncClient, killed: 
         anew = os.path.getsize(hf.home.outbox("test")) < size
         shrunk += anew
         if killed and (anew or number % 40 == 0):
-            worker = hf.keeper_status()["worker"]
-            os.kill(worker, signal.SIGKILL)
-            wait_until(lambda worker=worker: hf.keeper_status()["worker"] != worker)
+            kill_worker(hf)
         assert first == [event.id]
         assert claim(hf, event.id, f"reader-{number}") == first
         assert claim(hf, event.id, f"other-{number}") == []

@@ -19,7 +19,9 @@ from ._errors import (
     BadRequest,
     HoldfastError,
     KeeperError,
+    NotFound,
     StoreError,
+    WaitTimeout,
     not_found,
 )
 from ._home import Home, check_session, is_handle, new_handle
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 
 _POLL = 0.05
 _LOOK = 1.0  # seconds between two looks whether somebody keeps what runs
+_PATIENCE = 5.0  # for what the keeper is asked only because the disk did not say
 _DELIVERED = 1000
 _NO_TMUX = (
     "tmux is not installed: it runs in a terminal of the keeper's own instead, which ends if both "
@@ -242,7 +245,7 @@ class Client:
 
     async def get(self, handle: str) -> Process:
         """The process with exactly this handle; NotFound if this session has none."""
-        process = Process(self, await self._kept(self._load(handle)))
+        process = Process(self, await self._kept(await self._find(handle)))
         self._see(process.record, drawn=False)
         self.store.look(handle)
         return process
@@ -271,6 +274,8 @@ class Client:
     async def list(self, *, group: str | None = None) -> _List[Process]:
         """Every process of this session, or one group of it, oldest first; finished ones too."""
         records, self._problems = self.store.scan()
+        if await self._mended(self._problems):
+            records, self._problems = self.store.scan()
         for record in records:
             if record.running and await self._kept(record) is not record:
                 records, self._problems = self.store.scan()
@@ -320,7 +325,7 @@ class Client:
 
     async def stop_all(self, *, signal: str | int = "TERM", grace: Any = UNSET) -> _List[Receipt]:
         """Stop every running process of this session, with everything they started."""
-        if not self._anything_running():
+        if not self._anything_running() and not self._keeper_there():
             return []
         return await self._stop("stop_all", {"signal": signal, "grace": self._grace(grace)})
 
@@ -364,7 +369,44 @@ class Client:
         if not record.running or _start.keeper_holds(self.home):
             return record
         await self._link.call("status", {})
-        return self.store.load(record.handle)
+        try:
+            return self.store.load(record.handle)
+        except (NotFound, StoreError):
+            return await self._find(record.handle)
+
+    async def _find(self, handle: str) -> Record:
+        """The record; where the disk has none that can be read, as the keeper knows it."""
+        try:
+            return self._load(handle)
+        except (NotFound, StoreError) as error:
+            for record in await self._held(handle, error):
+                return record
+            raise
+
+    async def _held(self, handle: str, error: HoldfastError) -> _List[Record]:
+        """What the keeper holds, though the disk says otherwise; it is written down anew then."""
+        if not is_handle(handle) or error.detail.get("newer") or not self._keeper_there():
+            return []
+        try:
+            answer = await self._link.call("held", {"handles": [handle]}, _PATIENCE)
+        except (BadRequest, KeeperError, WaitTimeout):
+            return []  # it is of an earlier version, or has no time: then the disk is what we have
+        return [Record.from_json(each) for each in answer["records"]]
+
+    async def _mended(self, problems: _List[StoreError]) -> bool:
+        """Have records written anew, or set aside, that a list could not read."""
+        found = [each for each in problems if each.handle and not each.detail.get("newer")]
+        if not found or not self._keeper_there():
+            return False
+        try:
+            await self._link.call("held", {"handles": [each.handle for each in found]}, _PATIENCE)
+        except (BadRequest, KeeperError, WaitTimeout):
+            return False
+        return True
+
+    def _keeper_there(self) -> bool:
+        """Whether there is a keeper to be asked; none is started for it."""
+        return self._link.connected or _start.keeper_holds(self.home)
 
     async def _see_to_a_keeper(self) -> None:
         """Whoever waits for ends starts a keeper where both halves of the last one died."""

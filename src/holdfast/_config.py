@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 
-from ._errors import BadRequest, ConfigError
+from ._errors import BadRequest, ConfigError, why
 from ._home import Home, read_private
 
 TYPE_CHECKING = False
@@ -252,7 +252,7 @@ def _from_file(path: str) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+        raise ConfigError(f"cannot read {path}: {why(error)}; mend or remove it") from error
     import tomllib
 
     try:
@@ -261,7 +261,7 @@ def _from_file(path: str) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{path}, line {line}: not UTF-8; save it as such") from None
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"{path} is not TOML: {error}; mend or remove it") from None
     values = {}
     for key, value in table.items():

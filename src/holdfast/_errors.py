@@ -111,6 +111,11 @@ class KeeperError(HoldfastError):
     code = "keeper"
 
 
+def why(error: OSError) -> str:
+    """What an error of the system says, without the number and the path."""
+    return error.strerror or str(error)
+
+
 _BY_CODE: dict[str, type[HoldfastError]] = {
     cls.code: cls
     for cls in (

@@ -16,19 +16,34 @@ else's, is refused: whoever owns it could read every log and speak to the keeper
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from _thread import get_ident
 
-from ._errors import BadRequest, StoreError
+from ._errors import BadRequest, StoreError, why
 
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
 _HANDLE_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789")
 _PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.")
 _SESSION_BYTES = 80
+_ASIDE = 1000  # directories that are moved aside under one name, at most
+_STEPS = {
+    errno.EROFS: "make the home writable, or set HOLDFAST_HOME to a directory that is",
+    errno.EACCES: "make the home readable and writable for you, or set another HOLDFAST_HOME",
+    errno.EPERM: "make the home writable for you, or set another HOLDFAST_HOME",
+    errno.ENOSPC: "free some space and try again",
+    errno.EDQUOT: "free some space and try again",
+    errno.EMFILE: "close some files and try again",
+    errno.ENFILE: "end some programs and try again",
+    errno.ELOOP: "move the link away that is in its place",
+    errno.EISDIR: "move the directory away that is in its place",
+    errno.ENXIO: "move away what is in its place",
+}
 _OURS = frozenset(
     (
         "keeper.sock",
+        "keeper.sock.new",
         "keeper.lock",
         "keeper.log",
         "keeper.log.old",
@@ -39,6 +54,13 @@ _OURS = frozenset(
         "sessions",
     )
 )
+
+
+class BadFile(StoreError, OSError):
+    """A path of the home at which there is no file of ours: to whoever does with files, an OSError.
+
+    Callers see a `StoreError`.
+    """
 
 
 def new_handle() -> str:
@@ -211,8 +233,10 @@ class Home:
     def session_names(self) -> list[str]:
         try:
             names = os.listdir(self.sessions)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
+        except OSError as error:
+            raise cannot(f"look into {self.sessions}", error) from error
         texts = [text_of_file_name(name) for name in names]
         return sorted(text for text in texts if text is not None)
 
@@ -220,6 +244,11 @@ class Home:
         """An address that fits the kernel's 108 bytes, however deep the home."""
         if len(os.fsencode(self.socket)) <= 100:
             return self.socket
+        if self._dirfd is not None and not os.path.samestat(
+            os.fstat(self._dirfd), os.stat(self.path)
+        ):
+            os.close(self._dirfd)  # it was deleted, and made again
+            self._dirfd = None
         if self._dirfd is None:
             self._dirfd = os.open(self.path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         return f"/proc/self/fd/{self._dirfd}/keeper.sock"
@@ -243,8 +272,12 @@ class Home:
                 ) from error
         self._check_directory(self.path)
         for path in (self.processes, self.sessions):
-            make_private_directory(path)
-            self._check_directory(path)
+            try:
+                if not os.path.lexists(path):
+                    make_private_directory(path)
+                self._check_directory(path)
+            except OSError as error:
+                raise cannot(f"use {path}", error) from error
         return self
 
     def exists(self) -> bool:
@@ -259,15 +292,20 @@ class Home:
         return True
 
     def _check_directory(self, path: str) -> None:
-        info = os.lstat(path)
+        try:
+            info = os.lstat(path)
+        except OSError as error:
+            raise cannot(f"use {path}", error) from error
+        within = path != self.path
         if stat.S_ISLNK(info.st_mode):
-            raise StoreError(f"{path} is a symlink; set HOLDFAST_HOME to the directory itself")
+            step = "move it away" if within else "set HOLDFAST_HOME to the directory itself"
+            raise StoreError(f"{path} is a symlink; {step}")
         if not stat.S_ISDIR(info.st_mode):
-            raise StoreError(f"{path} is not a directory; set HOLDFAST_HOME to one")
+            step = "move it away" if within else "set HOLDFAST_HOME to one"
+            raise StoreError(f"{path} is not a directory; {step}")
         if info.st_uid != os.geteuid():
-            raise StoreError(
-                f"{path} belongs to uid {info.st_uid}, not to you; set HOLDFAST_HOME to your own"
-            )
+            step = "move it away" if within else "set HOLDFAST_HOME to your own"
+            raise StoreError(f"{path} belongs to uid {info.st_uid}, not to you; {step}")
         if info.st_mode & 0o077:
             # Ours, but open to others: close it, unless it is plainly somebody's other directory.
             if path == self.path and not self._looks_like_home():
@@ -275,27 +313,44 @@ class Home:
                     f"{path} holds other files and is open to others; set HOLDFAST_HOME to a "
                     "directory of its own, or chmod it to 0700"
                 )
-            os.chmod(path, 0o700)
+            try:
+                os.chmod(path, 0o700)
+            except OSError as error:
+                raise cannot(f"close {path} to others", error) from error
 
     def _looks_like_home(self) -> bool:
-        return _OURS.issuperset(os.listdir(self.path))
+        return _OURS.issuperset(name.partition(".bad")[0] for name in os.listdir(self.path))
 
 
 def make_private_directory(path: str) -> None:
+    """Make a directory of the home, if it is missing; BadFile for what else has its name."""
     try:
         os.mkdir(path, 0o700)
     except FileExistsError:
+        info = os.lstat(path)
+        if not stat.S_ISDIR(info.st_mode):
+            raise BadFile(f"{path} is not a directory; move it away") from None
+        if info.st_uid != os.geteuid():
+            raise BadFile(f"{path} belongs to somebody else; move it away") from None
         return
     os.chmod(path, 0o700)
 
 
 def open_private(path: str, flags: int, mode: int = 0o600) -> int:
-    """Open a file of the home: never through a symlink, never somebody else's."""
-    fd = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    """Open a file of the home: never through a symlink, never somebody else's.
+
+    Nor anything that is no plain file: a FIFO in its place would keep us waiting for ever.
+    """
+    fd = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, mode)
     info = os.fstat(fd)
-    if info.st_uid != os.geteuid():
+    bad = ""
+    if not stat.S_ISREG(info.st_mode):
+        bad = "is not a regular file; move it away"
+    elif info.st_uid != os.geteuid():
+        bad = "belongs to somebody else; remove it or set another HOLDFAST_HOME"
+    if bad:
         os.close(fd)
-        raise StoreError(f"{path} belongs to somebody else; remove it or set another HOLDFAST_HOME")
+        raise BadFile(f"{path} {bad}")
     if flags & os.O_CREAT and info.st_mode & 0o777 != mode:
         os.fchmod(fd, mode)  # a umask stricter than private, or a file once open to others
     return fd
@@ -321,18 +376,71 @@ def replace_private(path: str, data: bytes) -> None:
             write_all(fd, data)
         finally:
             os.close(fd)
-        os.rename(temporary, path)
+        try:
+            os.rename(temporary, path)
+        except OSError as error:
+            if error.errno not in (errno.EISDIR, errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            set_aside(path)
+            os.rename(temporary, path)
     except BaseException:
         os.unlink(temporary)
         raise
 
 
 def unlink(path: str) -> None:
-    """Remove a file, if it is there."""
+    """Remove a file, if it is there; a directory in its place is moved aside."""
     try:
         os.unlink(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return
+    except OSError:
+        if not stat.S_ISDIR(os.lstat(path).st_mode):
+            raise
+        set_aside(path)
+
+
+def is_private_directory(path: str) -> bool:
+    try:
+        info = os.lstat(path)
+    except OSError:
+        return False
+    return stat.S_ISDIR(info.st_mode) and info.st_uid == os.geteuid()
+
+
+def unusable(path: str) -> bool:
+    """True for what cannot be a file of ours: a directory, a link, a FIFO, somebody else's."""
+    try:
+        info = os.lstat(path)
+    except OSError:
+        return False
+    return not stat.S_ISREG(info.st_mode) or info.st_uid != os.geteuid()
+
+
+def set_aside(path: str) -> str:
+    """Move what has the name of a file of ours out of the way, and return where it is now.
+
+    The last one of each name is kept, and a directory for good: it may be somebody's.
+    """
+    target, number = path + ".bad", 1
+    while True:
+        try:
+            os.rename(path, target)
+            return target
+        except OSError as error:
+            taken = error.errno in (errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY, errno.EEXIST)
+            if not taken or number > _ASIDE:
+                raise
+        number += 1
+        target = f"{path}.bad{number}"
+
+
+def cannot(doing: str, error: OSError) -> StoreError:
+    """What a caller is told when the system refuses something of the home."""
+    if isinstance(error, StoreError):
+        return error
+    step = _STEPS.get(error.errno or 0, "see whether its owner, permissions and disk allow it")
+    return StoreError(f"cannot {doing}: {why(error)}; {step}")
 
 
 def write_all(fd: int, data: bytes) -> None:

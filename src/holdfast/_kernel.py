@@ -88,6 +88,12 @@ def punch_hole(fd: int, offset: int, length: int) -> None:
     _check(libc().fallocate(fd, mode, ctypes.c_long(offset), ctypes.c_long(length)))
 
 
+def make_inotify() -> int:
+    """A descriptor to be told of changes to files; -1 where the kernel has no more of them."""
+    fd: int = libc().inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+    return fd
+
+
 def make_tank() -> int:
     """A pipe that one descriptor is both ends of: what is put into it waits until it is taken."""
     reader, writer = os.pipe2(os.O_CLOEXEC)
@@ -258,7 +264,7 @@ def open_process(pid: int, started: int) -> int | None:
     """A pidfd for exactly the process that had `pid` and that start time, or None."""
     try:
         pidfd = os.pidfd_open(pid)
-    except OSError:
+    except (OSError, OverflowError):
         return None
     # Only now, with the pidfd in hand, can the pid no longer come to mean another process.
     if start_time(pid) != started:

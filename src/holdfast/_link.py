@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     class Link(Protocol):
         greeting: Greeting
 
+        @property
+        def connected(self) -> bool:
+            """Whether there is a connection to a keeper, as far as is known."""
+
         async def call(self, verb: str, args: dict[str, Any], timeout: float | None = None) -> Any:
             """Ask the keeper; raises `WaitTimeout` after `timeout` seconds."""
 
@@ -247,6 +251,13 @@ class Wire:
         except OSError:
             return  # gone, or as full as it is silent
 
+    @property
+    def stands(self) -> bool:
+        """False once the other end is gone."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLRDHUP)
+        return not poll.poll(0)
+
     def hang_up(self) -> None:
         """End the wait of another thread; what has arrived can still be read."""
         try:
@@ -270,6 +281,10 @@ class BlockingLink:
         self._beside: dict[int, Wire | None] = {}
         self._pid = os.getpid()
         self._closed = False
+
+    @property
+    def connected(self) -> bool:
+        return self._pid == os.getpid() and any(wire.stands for wire in self._free)
 
     def _take(self) -> Wire:
         if self._closed:

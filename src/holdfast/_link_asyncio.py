@@ -138,6 +138,10 @@ class AsyncioLink:
         self._closed = False
         self._pid = os.getpid()
 
+    @property
+    def connected(self) -> bool:
+        return self._protocol is not None and self._protocol.alive and self._pid == os.getpid()
+
     async def _connected(self) -> _Protocol:
         if self._closed:
             raise closed_client()

@@ -18,7 +18,8 @@ import signal as _signal
 import time
 from dataclasses import dataclass, field, fields
 
-from ._errors import ExitError, StoreError
+from ._errors import BadRequest, ExitError, StoreError
+from ._home import check_session
 from ._watches import is_watch
 
 TYPE_CHECKING = False
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 RECORD_VERSION = 1
 DEFAULT_SESSION = "default"
 SIZES_KEPT = 32
+_LARGEST = 1 << 62
+_LONGEST = 1e12  # seconds
 
 # The reasons a keeper can have for stopping a process: the status each leads to, and who caused it.
 STOPS: dict[str, tuple[Status, Reason, EndedBy]] = {
@@ -85,11 +88,39 @@ def size_text(size: tuple[int, int]) -> str:
 
 
 def _is_size(entry: object) -> bool:
+    match entry:
+        case [int(offset), int(columns), int(rows)]:
+            return 0 <= offset < _LARGEST and 0 < columns < 1 << 16 and 0 < rows < 1 << 16
+    return False
+
+
+def _is_session(name: str) -> bool:
+    try:
+        return check_session(name) == name
+    except BadRequest:
+        return False
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
+def _is_runner(runner: dict[str, Any]) -> bool:
+    kind, argv, starts = (runner.get(name) for name in ("kind", "argv", "starts"))
+    number = runner.get("signal")
     return (
-        isinstance(entry, list)
-        and len(entry) == 3
-        and all(isinstance(number, int) for number in entry)
+        isinstance(kind, str)
+        and bool(argv)
+        and _are_texts(argv)
+        and isinstance(starts, list)
+        and all(_is_time(clock) for clock in starts)
+        and (number is None or (type(number) is int and 0 < number < _signal.NSIG))
     )
+
+
+def _is_time(value: object) -> bool:
+    """A duration or a clock that can be counted with."""
+    return type(value) in (int, float) and 0 <= value < _LONGEST  # type: ignore[operator]
 
 
 def _public_watch(watch: dict[str, Any]) -> dict[str, Any]:
@@ -133,8 +164,18 @@ class ExitNote:
         return {name: getattr(self, name) for name in _NOTE_FIELDS}
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> ExitNote:
-        return cls(**{name: data[name] for name in _NOTE_FIELDS if name in data})
+    def from_json(cls, data: Any) -> ExitNote:
+        """A ValueError for what is none."""
+        if not isinstance(data, dict):
+            raise ValueError("an exit note is an object")
+        try:
+            note = cls(**{name: data[name] for name in _NOTE_FIELDS if name in data})
+        except TypeError as error:
+            raise ValueError(f"the exit note is incomplete: {error}") from error
+        bad = _unlike(note, _NOTE_KINDS)
+        if bad or not (_is_time(note.at) and _is_time(note.clock)):
+            raise ValueError("the exit note makes no sense")
+        return note
 
 
 @dataclass(slots=True)
@@ -302,28 +343,39 @@ class Record:
 
     def check(self) -> None:
         """Raise unless every field is of its kind: one damaged record must not stop a keeper."""
-        bad = [
-            name
-            for name, kind in _RECORD_KINDS.items()
-            if not isinstance(getattr(self, name), kind)
-        ]
-        if not bad and self.status not in STATUSES:
-            bad = ["status"]
-        if not bad and not all(_is_size(entry) for entry in self.sizes):
-            bad = ["sizes"]
-        if not bad and not all(is_watch(entry) for entry in self.watches):
-            bad = ["watches"]
+        bad = _unlike(self, _RECORD_KINDS) or self._odd()
         stop = self.stop
         if not bad and stop is not None:
-            bad = [
-                name
-                for name, kind in _STOP_KINDS.items()
-                if not isinstance(getattr(stop, name), kind)
-            ]
-            if not bad and stop.reason not in STOPS:
-                bad = ["stop"]
+            bad = _unlike(stop, _STOP_KINDS)
+            if stop.reason not in STOPS or not (_is_time(stop.clock) and _is_time(stop.kill_clock)):
+                bad = "stop"
         if bad:
-            raise StoreError(f"the record is damaged: its {bad[0]} makes no sense")
+            raise StoreError(f"the record is damaged: its {bad} makes no sense")
+
+    def _odd(self) -> str:
+        """The name of a field that is of its kind, but cannot be what was written."""
+        times = ("started_clock", "grace", "retention", "timeout", "duration_seconds")
+        sound = {
+            "status": self.status in STATUSES,
+            "session": _is_session(self.session),
+            "mode": self.mode in MODES,
+            "pid": self.pid is None or 0 < self.pid < 1 << 31,
+            "command": isinstance(self.command, str) or _are_texts(self.command),
+            "sizes": all(_is_size(entry) for entry in self.sizes),
+            "watches": all(is_watch(entry) for entry in self.watches),
+            "notes": _are_texts(self.notes),
+            "cgroups": _are_texts(self.cgroups) and not any("\0" in path for path in self.cgroups),
+            "runner": self.runner is None or _is_runner(self.runner),
+            "limits": all(isinstance(each, dict) for each in self.limits.values()),
+            "ended_at": self.running or bool(self.ended_at and self.reason and self.ended_by),
+            "tty": "\0" not in (self.tty or ""),
+            **{
+                name: value is None or _is_time(value)
+                for name in times
+                for value in [getattr(self, name)]
+            },
+        }
+        return next((name for name, is_sound in sound.items() if not is_sound), "")
 
     def public(self) -> dict[str, Any]:
         """The record as front ends show it: the promised keys first, then the rest."""
@@ -364,7 +416,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
 }
 
 
-def _kinds(cls: type[Record] | type[Stop]) -> dict[str, tuple[type, ...]]:
+def _kinds(cls: type[Record] | type[Stop] | type[ExitNote]) -> dict[str, tuple[type, ...]]:
     """What each field may be, from its annotation."""
     return {
         f.name: tuple(kind for part in str(f.type).split(" | ") for kind in _KINDS[part])
@@ -373,8 +425,21 @@ def _kinds(cls: type[Record] | type[Stop]) -> dict[str, tuple[type, ...]]:
     }
 
 
+def _unlike(found: object, kinds: dict[str, tuple[type, ...]]) -> str:
+    """The first field that is not of its kind, or a number that is too large for one."""
+    for name, kind in kinds.items():
+        value = getattr(found, name)
+        # Not by isinstance: to Python true and false are numbers.
+        if type(value) not in kind:
+            return name
+        if type(value) in (int, float) and not abs(value) < _LARGEST:
+            return name
+    return ""
+
+
 _RECORD_KINDS = _kinds(Record)
 _STOP_KINDS = _kinds(Stop)
+_NOTE_KINDS = _kinds(ExitNote)
 _END_FIELDS = (
     "status",
     "exit_code",
@@ -426,6 +491,7 @@ _PUBLIC_FIELDS = (
     "notes",
 )
 STATUSES = frozenset({"running", "completed", "failed", "killed", "timed_out", "lost"})
+MODES = frozenset({"pipe", "pty", "tmux"})
 
 
 @dataclass(slots=True)

@@ -24,6 +24,7 @@ import time
 
 from ._home import (
     Home,
+    cannot,
     make_private_directory,
     open_private,
     read_private,
@@ -52,6 +53,8 @@ def read_events(home: Home, session: str) -> list[Event]:
         data = read_private(home.outbox(session))
     except (FileNotFoundError, NotADirectoryError):
         return []
+    except OSError as error:
+        raise cannot(f"read the events of session {session!r}", error) from error
     events: dict[str, Event] = {}
     for entry in _entries(data):
         if "ack" in entry:
@@ -184,7 +187,12 @@ class OutboxWriter:
         return done
 
     def _append(self, data: bytes) -> None:
-        fd = open_private(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        try:
+            fd = open_private(self._path, flags)
+        except FileNotFoundError:  # its directory was deleted under us
+            make_private_directory(self._home.session(self._session))
+            fd = open_private(self._path, flags)
         try:
             size = os.fstat(fd).st_size
             try:
@@ -205,8 +213,11 @@ class OutboxWriter:
     def _overflow(self) -> None:
         entries = self._open_entries()
         dropped, kept = entries[:-_KEPT_AT_OVERFLOW], entries[-_KEPT_AT_OVERFLOW:]
+        if not dropped:  # somebody has emptied it
+            self._rewrite(kept)
+            return
         last = dropped[-1]
-        count = sum(entry.get("dropped", 1) for entry in dropped)
+        count = sum(_number(entry.get("dropped", 1)) or 1 for entry in dropped)
         mark = {
             "seq": last["seq"],
             "id": f"gap:{last['seq']}",
@@ -218,7 +229,11 @@ class OutboxWriter:
 
     def _open_entries(self) -> list[dict[str, Any]]:
         seen: dict[str, dict[str, Any]] = {}
-        for entry in _entries(read_private(self._path)):
+        try:
+            data = read_private(self._path)
+        except FileNotFoundError:
+            return []
+        for entry in _entries(data):
             if entry.get("id") in self._open and "seq" in entry:
                 seen.setdefault(entry["id"], entry)
         return list(seen.values())
@@ -277,8 +292,30 @@ def _makes_sense(entry: dict[str, Any]) -> bool:
         return isinstance(ids, list) and all(isinstance(event_id, str) for event_id in ids)
     if "seq" in entry:
         texts = (entry.get("id"), entry.get("type"), entry.get("at"), entry.get("tail", ""))
-        return isinstance(entry["seq"], int) and all(isinstance(text, str) for text in texts)
-    return isinstance(entry.get("next"), int)
+        return _is_number(entry["seq"]) and all(isinstance(text, str) for text in texts)
+    return _is_number(entry.get("next"))
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is int and 0 <= value < 1 << 62
+
+
+def _number(value: object) -> int | None:
+    return value if type(value) is int and abs(value) < 1 << 62 else None
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _seconds(value: object) -> float | None:
+    return value if type(value) in (int, float) and abs(value) < 1e12 else None  # type: ignore
+
+
+def _command(value: object) -> str | list[str]:
+    if isinstance(value, list) and all(isinstance(word, str) for word in value):
+        return value
+    return value if isinstance(value, str) else ""
 
 
 def _decoded(tail: str) -> bytes:
@@ -301,14 +338,14 @@ def _event(entry: dict[str, Any], session: str) -> Event:
         type=entry["type"],
         at=entry["at"],
         session=session,
-        handle=entry.get("handle"),
-        label=entry.get("label", ""),
-        command=entry.get("command", ""),
-        status=entry.get("status"),
-        exit_code=entry.get("exit_code"),
-        signal=entry.get("signal"),
-        reason=entry.get("reason"),
-        duration_seconds=entry.get("duration_seconds"),
+        handle=_text(entry.get("handle")),
+        label=_text(entry.get("label")) or "",
+        command=_command(entry.get("command")),
+        status=_text(entry.get("status")),
+        exit_code=_number(entry.get("exit_code")),
+        signal=_text(entry.get("signal")),
+        reason=_text(entry.get("reason")),
+        duration_seconds=_seconds(entry.get("duration_seconds")),
         tail=_decoded(entry.get("tail", "")),
         prompt=str(entry.get("prompt", "")),
         kind=str(entry.get("kind", "")),
@@ -318,12 +355,12 @@ def _event(entry: dict[str, Any], session: str) -> Event:
         groups=_texts(entry.get("groups")),
         line=str(entry.get("line", "")),
         stream=str(entry.get("stream", "")),
-        offset=entry.get("offset"),
-        nth=entry.get("nth", 0),
-        most=entry.get("most", 0),
-        missed=entry.get("missed", 0),
+        offset=_number(entry.get("offset")),
+        nth=_number(entry.get("nth")) or 0,
+        most=_number(entry.get("most")) or 0,
+        missed=_number(entry.get("missed")) or 0,
         last=bool(entry.get("last", False)),
-        dropped=entry.get("dropped", 0),
+        dropped=_number(entry.get("dropped")) or 0,
         agent=str(entry.get("agent", "")),
         group=str(entry.get("group", "")),
         members=[_member(each) for each in _tables(entry.get("members"))],
@@ -338,11 +375,11 @@ def _member(entry: dict[str, Any]) -> Member:
     return Member(
         handle=str(entry.get("handle", "")),
         label=str(entry.get("label", "")),
-        command=entry.get("command", ""),
+        command=_command(entry.get("command")),
         status=str(entry.get("status", "lost")),
-        exit_code=entry.get("exit_code"),
-        signal=entry.get("signal"),
-        reason=entry.get("reason"),
-        duration_seconds=entry.get("duration_seconds"),
+        exit_code=_number(entry.get("exit_code")),
+        signal=_text(entry.get("signal")),
+        reason=_text(entry.get("reason")),
+        duration_seconds=_seconds(entry.get("duration_seconds")),
         tail=_decoded(str(entry.get("tail", ""))),
     )

@@ -25,7 +25,6 @@ import codecs
 import errno
 import os
 import re
-import stat
 import weakref
 from dataclasses import dataclass
 
@@ -486,15 +485,11 @@ class Log:
 
     def _open(self, path: str, base: int) -> _File | None:
         try:
-            # O_NONBLOCK: a FIFO in the place of a log is refused below, not waited for.
-            file = _File(open_private(path, os.O_RDONLY | os.O_NONBLOCK), base)
-            if stat.S_ISREG(os.fstat(file.fd).st_mode):
-                return file
+            return _File(open_private(path, os.O_RDONLY), base)
         except FileNotFoundError:
             return None
         except OSError as error:
             raise _refusal(error, self.path) from error
-        raise StoreError(f"{path} is not a regular file and so no log; remove it")
 
     def _too_fast(self) -> StoreError:
         return StoreError(f"the log {self.path} is freed faster than it can be read; try again")
@@ -504,6 +499,8 @@ _keeping: list[weakref.ref[Log]] = []
 
 
 def _refusal(error: OSError, path: str) -> StoreError:
+    if isinstance(error, StoreError):
+        return error
     path = error.filename or path
     if error.errno == errno.ELOOP:
         return StoreError(f"{path} is a symlink, which is never followed; remove it")

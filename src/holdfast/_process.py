@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from . import _terminal
 from ._config import UNSET
 from ._cursors import load_cursor, save_cursor
-from ._errors import BadRequest, KeeperError, NotFound, Unsupported, WaitTimeout
+from ._errors import BadRequest, KeeperError, NotFound, StoreError, Unsupported, WaitTimeout
 from ._model import Exit, Record
 from ._output import Log, Output
 from ._watch import Watch
@@ -143,7 +143,7 @@ class Process:
         return self.record
 
     async def _reload(self) -> None:
-        record = await self._client._kept(self._client._load(self.handle))
+        record = await self._client._kept(await self._client._find(self.handle))
         if record.pid is None:
             record.pid = self.record.pid  # the spawn was answered before it was written down
         self.record = record
@@ -589,7 +589,7 @@ class Process:
         ``signal="KILL"`` is at once. On a process that has ended it does nothing, and says so. The
         receipt tells of the end, so the completion counts as delivered.
         """
-        self._client._load(self.handle)
+        await self._known()
         answer = await self._client._link.call(
             "kill",
             {"handle": self.handle, "signal": signal, "grace": self._client._grace(grace)},
@@ -599,9 +599,16 @@ class Process:
         await self._client._acknowledge_end(receipt.record)
         return receipt
 
+    async def _known(self) -> None:
+        """NotFound if there is no such process. One whose record is damaged the keeper may know."""
+        try:
+            await self._client._find(self.handle)
+        except StoreError:
+            pass  # it is for the keeper to say
+
     async def signal(self, name: str | int) -> None:
         """Send just this signal to the process group."""
-        self._client._load(self.handle)
+        await self._known()
         await self._client._link.call("signal", {"handle": self.handle, "signal": name})
 
     async def clear(self) -> None:
@@ -617,7 +624,7 @@ class Process:
 
     async def remove(self) -> None:
         """Delete all traces of it; a running process is stopped first."""
-        self._client._load(self.handle)
+        await self._known()
         for log in self._logs.values():
             log.close()
         try:

@@ -3,10 +3,15 @@
 Connect; else take the lock, and start a keeper that inherits it. The lock is held as long as either
 half of the keeper lives, so there is one keeper per home, and the socket is only ever removed by
 whoever holds the lock.
+
+A keeper that ends as soon as it was started is started again more and more slowly, and not for
+ever: then its last words are the error.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -17,10 +22,27 @@ import time
 
 from . import _kernel
 from ._errors import KeeperError
-from ._home import Home, open_private
+from ._home import Home, cannot, open_private, set_aside, unusable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
 
 _PATIENCE = 15.0
 _KEPT = ("PATH", "HOME", "LD_LIBRARY_PATH", "KUBERNETES_SERVICE_HOST")
+# A keeper that ended before it was ready has failed, and the next is started after a wait that
+# doubles. So many are tried before it is an error, which then holds for a while: another start
+# would end as those did.
+_WAIT, _LONGEST_WAIT = 0.02, 2.0
+_TRIES = 6
+_RECENT = 60.0
+_HELD = 1.0  # the longest that somebody holds the home's directory
+_LAST_WORDS = 4096
+
+# By home: when this program last started a keeper there, how many had failed before it, and what
+# it said if it did not even begin.
+_starts: dict[str, tuple[float, int, str]] = {}
 
 
 def keeper_program() -> list[str]:
@@ -44,15 +66,22 @@ def try_connect(home: Home) -> socket.socket | None:
         return None
     except OSError as error:
         end.close()
-        raise KeeperError(f"cannot reach the keeper at {home.socket}: {error.strerror}") from error
+        if error.errno == errno.ELOOP:
+            return None  # a link in its place, which a keeper replaces
+        raise KeeperError(
+            f"cannot reach the keeper at {home.socket}: {error.strerror}; see that the home is "
+            "yours to use, or set another HOLDFAST_HOME"
+        ) from error
     return end
 
 
 def keeper_holds(home: Home) -> bool:
     """True if a keeper lives, told by its lock; cheaper than asking it, and it need not wake."""
     try:
-        lock = open_private(home.lock, os.O_RDWR)
-    except FileNotFoundError:
+        lock = open_private(home.lock, os.O_RDONLY)  # so that a home can be looked at read-only
+    except OSError:
+        # There is none; or what is there is none, and whether a keeper answers all the same is
+        # for whoever needs one to see.
         return False
     try:
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -73,7 +102,7 @@ def wake(home: Home) -> int | None:
         with open(home.lock, "rb") as file:
             owner = json.loads(file.read(4096))
         guard, begun = int(owner["guard"]), int(owner["start_time"])
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError):
         return None
     pidfd = _kernel.open_process(guard, begun)
     if pidfd is None:
@@ -87,6 +116,25 @@ def wake(home: Home) -> int | None:
         os.close(pidfd)
 
 
+@contextlib.contextmanager
+def locked(home: Home) -> Iterator[None]:
+    """Hold the home's directory, while something in it is set aside or made again."""
+    directory = os.open(home.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    until = time.monotonic() + _HELD
+    try:
+        while True:
+            try:
+                fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise
+            time.sleep(0.002)
+        yield
+    finally:
+        os.close(directory)
+
+
 def connect(home: Home, idle: float) -> socket.socket:
     """A connection to the keeper, which is started if need be."""
     deadline = time.monotonic() + _PATIENCE
@@ -95,7 +143,10 @@ def connect(home: Home, idle: float) -> socket.socket:
         end = try_connect(home)
         if end is not None:
             return end
-        lock = open_private(home.lock, os.O_RDWR | os.O_CREAT)
+        try:
+            lock = _open_lock(home)
+        except OSError as error:
+            raise cannot(f"start a keeper in {home.path}", error) from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -105,16 +156,73 @@ def connect(home: Home, idle: float) -> socket.socket:
                 raise KeeperError(
                     f"a keeper holds {home.lock} but does not answer; see {home.keeper_log}"
                 ) from None
+            os.close(lock)
             time.sleep(0.005)
-        else:
-            _start(home, lock, idle)
+            continue
+        except BaseException:
+            os.close(lock)
+            raise
+        try:
+            wait = _before_next(home, lock)
+            if wait <= 0:
+                _start(home, lock, idle)
         finally:
             os.close(lock)
+        if wait > 0:  # without the lock: somebody else's keeper may fare better
+            time.sleep(wait)
+
+
+def _open_lock(home: Home) -> int:
+    try:
+        return open_private(home.lock, os.O_RDWR | os.O_CREAT)
+    except OSError:
+        with locked(home):
+            if not unusable(home.lock):
+                raise
+            set_aside(home.lock)  # a keeper that runs has noticed, and made another one
+        return open_private(home.lock, os.O_RDWR | os.O_CREAT)
+
+
+def _before_next(home: Home, lock: int) -> float:
+    """Seconds to wait before a keeper is started; `KeeperError` where that has become pointless."""
+    clock, failures, words = _starts.get(home.path, (0.0, 0, ""))
+    ago = time.monotonic() - clock
+    if not clock or ago > _RECENT or _written(lock).get("ready") is not False:
+        _starts.pop(home.path, None)
+        return 0.0
+    failures += 1
+    if failures >= _TRIES and ago < _LONGEST_WAIT:
+        raise KeeperError(
+            f"the keeper was started {failures} times and ended each time: "
+            f"{words or last_words(home)}; see {home.keeper_log}, and mend what it says or set "
+            "another HOLDFAST_HOME"
+        )
+    wait: float = min(_WAIT * 2**failures, _LONGEST_WAIT)
+    return wait - ago
+
+
+def last_words(home: Home) -> str:
+    """What the keeper said last, for an error that is about its end."""
+    try:
+        log = open_private(home.keeper_log, os.O_RDONLY)
+    except OSError as error:
+        return f"it left no word ({error.strerror or error})"
+    try:
+        size = os.fstat(log).st_size
+        lines = os.pread(log, _LAST_WORDS, max(0, size - _LAST_WORDS)).decode("utf-8", "replace")
+    finally:
+        os.close(log)
+    said = [line.strip() for line in lines.splitlines() if line.strip()]
+    return said[-1][:300] if said else "it left no word"
 
 
 def _start(home: Home, lock: int, idle: float) -> None:
     import subprocess
 
+    _, failures, _ = _starts.get(home.path, (0.0, -1, ""))
+    _starts[home.path] = time.monotonic(), failures + 1, ""
+    os.ftruncate(lock, 0)  # what it says is of the keeper before
+    os.pwrite(lock, b'{"ready": false}\n', 0)
     env = {name: os.environ[name] for name in _KEPT if name in os.environ}
     command = [*keeper_program(), "start", home.path, str(lock), str(idle)]
     try:
@@ -130,15 +238,22 @@ def _start(home: Home, lock: int, idle: float) -> None:
         raise KeeperError(f"cannot start a keeper with {command[0]}: {error.strerror}") from error
     if started.returncode != 0:
         lines = started.stderr.decode("utf-8", "replace").strip().splitlines() or ["no message"]
+        _starts[home.path] = time.monotonic(), failures + 1, lines[-1][:300]
         raise KeeperError(f"the keeper did not start: {lines[-1]}; see {home.keeper_log}")
 
 
-def _check_machine(home: Home, lock: int) -> None:
+def _written(lock: int) -> dict[str, Any]:
+    """What a keeper says in its lock."""
     try:
-        owner = json.loads(os.pread(lock, 4096, 0))["machine"]
-    except (ValueError, KeyError, TypeError):
-        return
-    if owner != _kernel.machine():
+        data = json.loads(os.pread(lock, 4096, 0))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def _check_machine(home: Home, lock: int) -> None:
+    owner = _written(lock).get("machine")
+    if owner is not None and owner != _kernel.machine():
         raise KeeperError(
             f"{home.path} is in use by a keeper in another container or on another machine; set "
             "HOLDFAST_HOME to a directory of this one"

@@ -21,17 +21,21 @@ import binascii
 import errno
 import json
 import os
+import stat
 import struct
 import time
 
-from ._errors import NotFound, StoreError, not_found
+from ._errors import NotFound, StoreError, not_found, why
 from ._home import (
     Home,
+    cannot,
     is_handle,
     open_private,
     read_private,
     replace_private,
+    set_aside,
     unlink,
+    unusable,
     write_all,
 )
 from ._model import ExitNote, Record
@@ -43,6 +47,7 @@ if TYPE_CHECKING:
 _PAGE = 4096
 _TEAR_TRIES = 50
 _CHECK = b'{"check":"'
+_FOR_NOW = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _NOTE_HEAD = struct.Struct("<4sIH")
 _NOTE_MAGIC = b"HFX1"
 # Written by a process's runner: what it runs, where it is in that, how that ended. Each is written
@@ -88,6 +93,10 @@ class Store:
                     return
             except FileNotFoundError:
                 pass
+            except OSError:
+                if not unusable(spare):
+                    raise
+                set_aside(spare)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         fd = open_private(path, flags)
         try:
@@ -108,9 +117,15 @@ class Store:
     def make_fifo(self, path: str) -> None:
         try:
             os.rename(self.home.spare_fifo, path)
+            if stat.S_ISFIFO(os.lstat(path).st_mode):
+                return
         except FileNotFoundError:
-            unlink(path)  # as renaming does
-            os.mkfifo(path, 0o600)
+            pass
+        except OSError:
+            if not os.path.isdir(path):
+                raise
+        unlink(path)  # as renaming does
+        os.mkfifo(path, 0o600)
 
     def save(self, record: Record) -> None:
         """Write a record again; FileNotFoundError if it was deleted meanwhile."""
@@ -121,9 +136,22 @@ class Store:
         os.lstat(path)
         replace_private(path, data)
 
+    def restore(self, record: Record) -> str | None:
+        """Write a record anew that was deleted, or for which something else was put there.
+
+        Returns where that was moved.
+        """
+        path, moved = self.home.meta(record.handle), None
+        if unusable(path):
+            moved = set_aside(path)
+        elif os.path.lexists(path):
+            os.chmod(path, 0o600)
+        replace_private(path, _encode(record))
+        return moved
+
     def _overwrite(self, path: str, data: bytes) -> bool:
         """False for a file that was longer: its end would be left over."""
-        fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = open_private(path, os.O_WRONLY)
         try:
             fits = os.fstat(fd).st_size <= len(data)
             if fits:
@@ -141,9 +169,9 @@ class Store:
             raise not_found(handle) from None
         except OSError as error:
             raise StoreError(
-                f"cannot read the record of {handle}: {error.strerror}",
+                f"cannot read the record of {handle}: {why(error)}",
                 handle=handle,
-                for_now=error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM),
+                for_now=error.errno in _FOR_NOW,
             ) from error
         try:
             record = Record.from_json(json.loads(data))
@@ -166,8 +194,10 @@ class Store:
     def handles(self) -> list[str]:
         try:
             names = os.listdir(self.home.processes)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
+        except OSError as error:
+            raise cannot(f"look into {self.home.processes}", error) from error
         suffix = ".meta.json"
         return [
             name[: -len(suffix)]
@@ -195,11 +225,17 @@ class Store:
         except FileNotFoundError:
             return True
 
+    def is_sound(self, handle: str) -> bool:
+        """Whether a record is as we wrote it, by its checksum."""
+        try:
+            data = read_private(self.home.meta(handle))
+        except OSError:
+            return False
+        return data.startswith(_CHECK) and _checks(data)
+
     def set_aside(self, handle: str) -> str:
         """Move a record nobody can read out of the way, so that it is kept but never loaded."""
-        target = self.home.meta(handle) + ".bad"
-        os.replace(self.home.meta(handle), target)
-        return target
+        return set_aside(self.home.meta(handle))
 
     def clean_up(self) -> None:
         """Delete what a killed writer left half written; there must be no other writer."""
@@ -220,15 +256,15 @@ class Store:
     def look(self, handle: str) -> None:
         """Note that somebody looked: a finished process is kept for a while after the last look."""
         try:
-            os.utime(self.home.meta(handle))
-        except FileNotFoundError:
-            return
+            os.utime(self.home.meta(handle), follow_symlinks=False)
+        except OSError:
+            return  # removed; or the home is not for us to write, and then to read only
 
     def looked_at(self, handle: str) -> float | None:
         """When it was last looked at (or changed), in wall seconds."""
         try:
-            return os.stat(self.home.meta(handle)).st_mtime
-        except FileNotFoundError:
+            return os.lstat(self.home.meta(handle)).st_mtime
+        except OSError:
             return None
 
     def expires_in(self, record: Record) -> float:
@@ -261,8 +297,10 @@ class Store:
     def write_exit(self, handle: str, note: ExitNote) -> None:
         body = json.dumps(note.to_json(), separators=(",", ":")).encode()
         head = _NOTE_HEAD.pack(_NOTE_MAGIC, binascii.crc32(body), len(body))
-        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        fd = os.open(self.home.exit(handle), flags, 0o600)
+        path = self.home.exit(handle)
+        if unusable(path):
+            set_aside(path)
+        fd = open_private(path, os.O_WRONLY | os.O_CREAT)
         try:
             os.pwrite(fd, head + body, 0)
         finally:
@@ -275,21 +313,31 @@ class Store:
         """The exit note, or None while there is none (or only a torn one)."""
         try:
             data = read_private(self.home.exit(handle))
-        except (FileNotFoundError, StoreError):
-            return None
+        except OSError as error:
+            if error.errno in _FOR_NOW:
+                raise
+            return None  # there is none, or none of ours
         if len(data) < _NOTE_HEAD.size:
             return None
         magic, checksum, length = _NOTE_HEAD.unpack_from(data)
         body = data[_NOTE_HEAD.size : _NOTE_HEAD.size + length]
         if magic != _NOTE_MAGIC or binascii.crc32(body) != checksum:
             return None
-        return ExitNote.from_json(json.loads(body))
+        try:
+            return ExitNote.from_json(json.loads(body))
+        except (ValueError, RecursionError):
+            return None
 
 
 def _encode(record: Record) -> bytes:
     body = json.dumps(record.to_json(), separators=(",", ":")).encode()[1:]
     data = b'%s%08x",%s' % (_CHECK, binascii.crc32(body), body)
     return data.ljust(_PAGE - 1) + b"\n"
+
+
+def _checks(data: bytes) -> bool:
+    head = len(_CHECK)
+    return data[head : head + 8] == b"%08x" % binascii.crc32(data[head + 10 :].rstrip(b" \n"))
 
 
 def _read_whole(path: str) -> bytes:
@@ -302,7 +350,7 @@ def _read_whole(path: str) -> bytes:
         head = len(_CHECK)
         if not data.startswith(_CHECK) or len(data) < head + 10:
             return data
-        if data[head : head + 8] == b"%08x" % binascii.crc32(data[head + 10 :].rstrip(b" \n")):
+        if _checks(data):
             return data
         before = data
         time.sleep(0.001)

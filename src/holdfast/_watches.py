@@ -53,6 +53,7 @@ GIVEN_UP = "over"  # what the id of an event ends in that moves nothing
 _COOLDOWN, _MOST = 10.0, 20
 _LONGEST_PATTERN = 10_000
 _LONGEST_TIME = 1e9
+_LARGEST = 1 << 62
 
 
 def checked(spec: object) -> Watch:
@@ -200,7 +201,7 @@ def is_watch(entry: object) -> bool:
         and not _why_not(entry)
         and _is_place(entry)
         and _is_count(entry.get("told"))
-        and isinstance(entry["clock"], (int, float))
+        and _is_time(entry["clock"])
     )
 
 
@@ -258,7 +259,7 @@ def catch_up(watch: Watch, keys: Iterable[str]) -> bool:
 
 
 def _is_count(value: object) -> bool:
-    return type(value) is int
+    return type(value) is int and abs(value) < _LARGEST
 
 
 def _is_time(value: object) -> bool:

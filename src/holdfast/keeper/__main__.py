@@ -9,11 +9,9 @@ was emptied by the starter, and signals, mask, directory, umask and terminal are
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import signal
-import socket
 import sys
 import types
 
@@ -26,8 +24,8 @@ if "holdfast" not in sys.modules:
 
 from holdfast import _cgroup, _kernel  # noqa: E402
 from holdfast._home import Home  # noqa: E402
-from holdfast._version import __version__  # noqa: E402
 from holdfast.keeper.guard import Guard, Table  # noqa: E402
+from holdfast.keeper.presence import bind, open_log, write_lock  # noqa: E402
 from holdfast.keeper.renew import read_state  # noqa: E402
 
 _LOG_LIMIT = 1 << 20
@@ -39,7 +37,7 @@ def main(argv: list[str]) -> int:
     if verb == "start":
         lock, idle = int(rest[0]), float(rest[1])
         os.set_inheritable(lock, False)
-        listen = _bind(home)  # before the starter, which waits for this process, goes on
+        listen, notify = bind(home), -1  # before the starter, which waits for us, goes on
         if os.fork() > 0:
             os._exit(0)
         os.setsid()  # nobody's child, in no terminal
@@ -48,11 +46,11 @@ def main(argv: list[str]) -> int:
         _leave(home)
         table: Table = {}
     else:
-        lock, listen, idle, soft, table = read_state(int(rest[0]))
+        lock, listen, notify, idle, soft, table = read_state(int(rest[0]))
         _reset(home)
     _kernel.become_subreaper()
-    _write_lock(lock)
-    Guard(home, lock, listen, table, idle, soft, fresh=verb == "start").run()
+    write_lock(lock, os.getpid(), ready=False)
+    Guard(home, lock, listen, table, idle, soft, fresh=verb == "start", notify=notify).run()
     _cgroup.Trees(home.path).leave()
     return 0
 
@@ -70,18 +68,15 @@ def _reset(home: Home) -> None:
     os.chdir("/")
     os.umask(0o077)
     null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
+    os.close(null)
     try:
         if os.stat(home.keeper_log).st_size > _LOG_LIMIT:
             os.replace(home.keeper_log, home.keeper_log + ".old")
-    except FileNotFoundError:
-        pass
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
-    log = os.open(home.keeper_log, flags, 0o600)
-    os.dup2(null, 0)
-    os.dup2(null, 1)
-    os.dup2(log, 2)
-    os.close(null)
-    os.close(log)
+    except OSError:
+        pass  # there is none, or it cannot be moved: then it grows
+    open_log(home)
 
 
 def _leave(home: Home) -> None:
@@ -98,33 +93,6 @@ def _raise_descriptor_limit() -> int:
     wanted = hard if hard != resource.RLIM_INFINITY else 1 << 20
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     return soft
-
-
-def _bind(home: Home) -> int:
-    """Called with the lock held, so a socket that is there is a dead keeper's."""
-    try:
-        os.unlink(home.socket)
-    except FileNotFoundError:
-        pass
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(home.socket_address())
-    os.chmod(home.socket, 0o600)
-    listener.listen(512)
-    listener.setblocking(False)
-    return listener.detach()
-
-
-def _write_lock(lock: int) -> None:
-    text = json.dumps(
-        {
-            "guard": os.getpid(),
-            "start_time": _kernel.start_time(os.getpid()),
-            "machine": _kernel.machine(),
-            "version": __version__,
-        }
-    ).encode()
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, text + b"\n", 0)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,10 @@ from .._tty import open_terminal
 from .guard import Held
 from .launch import SHELF
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 _DIES_WITHIN = 1000  # milliseconds
 
 
@@ -30,7 +34,7 @@ def find(home: Home, record: Record) -> Held | None:
         return None
     pid, started = record.pid, record.start_time
     if pid is None or started is None:
-        found = _marked(record)
+        found = marked(record.handle, record.runner)
         if found is None:
             return None
         pid, started = found.pid, found.start_time
@@ -38,7 +42,7 @@ def find(home: Home, record: Record) -> Held | None:
     pidfd = _kernel.open_process(pid, started)
     if pidfd is None and record.runner is not None:
         # The next runner may have been started just before both halves died.
-        found = _marked(record)
+        found = marked(record.handle, record.runner)
         if found is not None:
             record.pid, record.start_time = pid, started = found.pid, found.start_time
             pidfd = _kernel.open_process(pid, started)
@@ -46,6 +50,10 @@ def find(home: Home, record: Record) -> Held | None:
         return None
     held = readers_only(home, record)
     held.pid, held.pidfd = pid, pidfd
+    if held.out < 0 and record.mode == "pipe":
+        held.out = _theirs(pid, 1, home.fifo(record.handle))
+    if held.err < 0 and record.err_log is not None:
+        held.err = _theirs(pid, 2, home.fifo(record.handle, "stderr"))
     if record.runner is not None:
         held.shelf = _shelf(pidfd)
         if record.mode == "pty":  # it is at a terminal that is gone; the next one gets a new one
@@ -82,12 +90,12 @@ def readers_only(home: Home, record: Record) -> Held:
     return held
 
 
-def _marked(record: Record) -> _kernel.Stat | None:
+def marked(handle: str, runner: dict[str, Any] | None = None) -> _kernel.Stat | None:
     """The session leader among the processes that carry this handle's mark, or its runner."""
     for found in _kernel.all_processes():
-        if found.session != found.pid or _kernel.mark_of(found.pid) != record.handle:
+        if found.session != found.pid or _kernel.mark_of(found.pid) != handle:
             continue
-        if record.runner is None or _words(found.pid) == record.runner["argv"]:
+        if runner is None or _words(found.pid) == runner["argv"]:
             return found
     return None
 
@@ -113,12 +121,28 @@ def _terminal(pid: int, path: str) -> int:
     return terminal
 
 
-def _reader(path: str) -> int:
-    flags = os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
+def _theirs(pid: int, number: int, path: str) -> int:
+    """A FIFO whose name was deleted or used for something else: the process has it still."""
+    link = f"/proc/{pid}/fd/{number}"
+    try:
+        if os.readlink(link).removesuffix(" (deleted)") == path:
+            return _reader(link, 0)
+    except OSError:
+        pass
+    return -1
+
+
+def _reader(path: str, follow: int = os.O_NOFOLLOW) -> int:
+    flags = os.O_NONBLOCK | os.O_CLOEXEC | follow
+    reader = -1
     try:
         reader = os.open(path, os.O_RDONLY | flags)
-        # A FIFO that has had no writer since it was opened never hangs up. Give it one that goes.
-        os.close(os.open(path, os.O_WRONLY | flags))
+        if stat.S_ISFIFO(os.fstat(reader).st_mode):
+            # A FIFO that had no writer since it was opened never hangs up. Give it one that goes.
+            os.close(os.open(path, os.O_WRONLY | flags))
+            return reader
     except OSError:
-        return -1
-    return reader
+        pass
+    if reader >= 0:
+        os.close(reader)
+    return -1

@@ -27,6 +27,7 @@ from .._completion import TAIL_BYTES
 from .._errors import BadRequest, HoldfastError
 from .._home import Home, file_name, make_private_directory, replace_private, unlink
 from .._model import rfc3339
+from .files import drop
 from .journal import say
 from .loop import IN
 
@@ -296,7 +297,7 @@ class Agents:
         oldest = rfc3339(time.time() - _KEPT_SECONDS)
         for n, record in enumerate(over):
             if (record.ended_at or "") < oldest or n < len(over) - _KEPT:
-                unlink(self._home.agent(session, record.id))
+                drop(self._home.agent(session, record.id))
 
     def move(self, old: str, new: str) -> None:
         """Give a session's agents to another: they are over, or will be told of there.

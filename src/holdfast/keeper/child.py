@@ -8,10 +8,12 @@ import signal
 import time
 
 from .. import _cgroup, _kernel, _tty
-from .._errors import HoldfastError, KeeperError, StoreError, Unsupported
+from .._errors import HoldfastError, KeeperError, NotFound, StoreError, Unsupported, why
+from .._home import unusable
 from .._loghead import Tally
 from .._model import ExitNote, Record, signal_name
 from . import runner
+from .files import put_aside
 from .guard import Held, note_of
 from .journal import say
 from .launch import open_writer
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from .stop import Stopping
 
 
+_HELD_BACK = "output is held back: "
+_LOST = "its log was deleted while it ran, and only the end of it could be kept"
 _NOTE_DELAY = 0.02
 _LINGER = 0.0003
 _SELECTABLE = 1024  # what select can wait for; poll counts in milliseconds
@@ -76,6 +80,7 @@ class Child:
         "_sends",
         "_store",
         "_full",
+        "_held_back",
         "_death",
         "_died",
         "_doors",
@@ -119,7 +124,8 @@ class Child:
         self._sends: list[Sending] = []
         self._line = 0  # how much of a line was typed into its terminal and not finished
         self._store = store
-        self._full = False
+        self._full = False  # the disk was, at some time
+        self._held_back = ""  # the note that says so while it is
         self._death: _kernel.Death | None = None
         self._died = (0.0, 0.0)
         self._doors: list[int] = []  # so that no FIFO hangs up between two runners
@@ -129,6 +135,8 @@ class Child:
 
     def watch_output(self, *, new: bool = False) -> None:
         record = self.record
+        if not new and record.running:
+            self._look_again()
         self._open_doors()
         streams = [(self.held.out, "stdout")]
         if record.err_log is not None:
@@ -152,17 +160,61 @@ class Child:
                     lambda: self.on_limit(self),
                     self._hung_up,
                     self._disk_full,
+                    self._room_again,
                     tank=self.held.tank,
                 )
                 self.pumps.append(pump)
+
+    def restore(self, *, damaged: bool = False) -> None:
+        """Make again what was deleted of its files while it runs, or replaced by something else.
+
+        With `damaged` its record is read too, to see whether it can be.
+        """
+        home, handle = self._store.home, self.record.handle
+        path = home.meta(handle)
+        try:
+            if not os.path.lexists(path) or unusable(path) or (damaged and self._is_damaged()):
+                moved = self._store.restore(self.record)
+                say(f"{handle}: its record is written anew" + (f"; see {moved}" if moved else ""))
+            for writer in self.writers:
+                if os.path.lexists(writer.path):
+                    continue
+                say(f"{handle}: its log was deleted, and is made again")
+                if not writer.restore() and _LOST not in self.record.notes:
+                    self.record.notes.append(_LOST)
+                    self._save()
+        except OSError as error:
+            say(f"{handle}: its files cannot be made again: {error}")
+
+    def _is_damaged(self) -> bool:
+        try:
+            self._store.load(self.record.handle)
+        except StoreError as error:
+            if not error.detail.get("for_now"):
+                put_aside(self._store.home.meta(self.record.handle), error)
+                return True
+        except NotFound:
+            return True
+        return False
+
+    def _look_again(self) -> None:
+        """That an earlier worker held its output back says nothing of now."""
+        stale = [note for note in self.record.notes if note.startswith(_HELD_BACK)]
+        if stale:
+            self.record.notes = [note for note in self.record.notes if note not in stale]
+            self._full = True
+            self._save()
 
     def _open_doors(self) -> None:
         record, home = self.record, self._store.home
         if record.runner is None or record.mode == "pty" or not record.running:
             return
-        for stream in ("stdout",) if record.err_log is None else ("stdout", "stderr"):
+        streams = {"stdout": self.held.out}
+        if record.err_log is not None:
+            streams["stderr"] = self.held.err
+        for stream, reader in streams.items():
             try:
-                self._doors.append(open_writer(home.fifo(record.handle, stream)))
+                self._doors.append(open_writer(home.fifo(record.handle, stream), reader))
             except OSError as error:
                 say(f"{record.handle}: its {stream} cannot be kept open: {error}")
 
@@ -299,8 +351,12 @@ class Child:
         self.note = note
         self.record.end(note)
         try:
-            self._store.save(self.record)
-        except OSError as error:
+            try:
+                self._store.save(self.record)
+            except FileNotFoundError:  # somebody deleted it while it ran
+                self._store.home.ensure()
+                self._store.restore(self.record)
+        except (OSError, StoreError) as error:
             say(f"{self.record.handle}: {error}")  # delivery will try again
 
     def _out_of_memory(self, note: ExitNote) -> bool:
@@ -351,9 +407,25 @@ class Child:
         self.on_quiet(self)
 
     def _disk_full(self, error: OSError) -> None:
-        if not self._full:
+        if not self._held_back:
             self._full = True
-            self.record.notes.append(f"output is held back: {error.strerror} in the home")
+            self._held_back = f"{_HELD_BACK}{why(error)} in the home"
+            self.record.notes.append(self._held_back)
+            self._save()  # a record that is there is written to without any room
+
+    def _room_again(self) -> None:
+        if self._held_back and not any(pump.blocked for pump in self.pumps):
+            if self._held_back in self.record.notes:
+                self.record.notes.remove(self._held_back)
+            self._held_back = ""
+            self._save()
+
+    def _save(self) -> None:
+        if self.note is None:  # else its end is written, with this
+            try:
+                self._store.save(self.record)
+            except OSError as error:
+                say(f"{self.record.handle}: {error}")
 
     def clear(self, counted: object) -> None:
         self._drain()

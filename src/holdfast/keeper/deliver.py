@@ -12,11 +12,12 @@ import os
 import time
 
 from .._completion import TAIL_BYTES, joined_tail
-from .._home import Home
+from .._home import Home, unusable
 from .._model import rfc3339
 from .._outbox import OutboxWriter, end_event_id, input_event_id, watch_event_id
 from .._store import Store
 from .._watches import advance, catch_up, condition, is_live, key
+from .files import clear_way, clear_way_for_directory, is_for_now
 from .gather import Gatherings
 from .journal import say
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from .._watches import Watch
     from .child import Child
     from .loop import Loop, Timer
+    from .pump import LogWriter
 
 _AGAIN = 1.0
 _OPEN_OUTBOXES = 100
@@ -75,11 +77,22 @@ class Delivery:
         except OSError as error:
             if record.handle not in self._unsaved:
                 say(f"{record.handle}: its end cannot be written yet: {error}")
+            if not is_for_now(error):
+                self._restore(record)
+                self._outboxes.pop(record.session, None)  # what is in its place is looked at again
             self._unsaved[record.handle] = child
             if self._timer is None:
                 self._timer = self._loop.after(_AGAIN, self._again)
         else:
             self._unsaved.pop(record.handle, None)
+
+    def _restore(self, record: Record) -> None:
+        """See that there is a record to be written to next time, and nothing else in its place."""
+        if unusable(self._home.meta(record.handle)):
+            try:
+                say(f"{record.handle}: set aside as {self._store.restore(record)}")
+            except OSError as error:
+                say(f"{record.handle}: its record cannot be written anew: {error}")
 
     def _append(self, child: Child) -> None:
         record = child.record
@@ -262,11 +275,22 @@ class Delivery:
         if writer is None:
             if len(self._outboxes) >= _OPEN_OUTBOXES:
                 self._outboxes.clear()
+            clear_way_for_directory(self._home.session(session))
+            clear_way(self._home.outbox(session))
             writer = self._outboxes[session] = OutboxWriter(self._home, session)
         return writer
 
 
 def _tail(child: Child) -> bytes:
     """The last output: of stdout, and after it of stderr where that is separate."""
-    out, *rest = [writer.tail(TAIL_BYTES) for writer in child.writers] or [b""]
+    out, *rest = [_last_of(writer) for writer in child.writers] or [b""]
     return joined_tail(out, *rest) if rest else out
+
+
+def _last_of(writer: LogWriter) -> bytes:
+    try:
+        return writer.tail(TAIL_BYTES)
+    except OSError as error:
+        if is_for_now(error):
+            raise
+        return b""  # what became of its log is no reason not to tell of its end

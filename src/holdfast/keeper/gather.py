@@ -22,10 +22,10 @@ from .._home import (
     make_private_directory,
     read_private,
     replace_private,
-    unlink,
 )
 from .._model import Record, rfc3339
 from .._outbox import OutboxWriter, end_event_id, group_event_id
+from .files import drop, is_for_now, put_aside
 from .journal import say
 
 TYPE_CHECKING = False
@@ -35,7 +35,17 @@ if TYPE_CHECKING:
 
     Entry = dict[str, Any]
 
-_UNREADABLE = (OSError, HoldfastError, LookupError, TypeError, ValueError)
+_UNREADABLE = (
+    OSError,
+    HoldfastError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+_LATEST = 1e11  # seconds since the epoch
 _TAIL = 4096  # bytes that are kept of each member's last output
 
 
@@ -188,7 +198,7 @@ class Gatherings:
 
     def _forget(self, gathering: Gathering) -> None:
         self._by_id.pop(gathering.id, None)
-        unlink(self._path(gathering.session, gathering.id))
+        drop(self._path(gathering.session, gathering.id))
 
     # -- on disk -------------------------------------------------------------------------------
 
@@ -218,15 +228,24 @@ class Gatherings:
                 names = os.listdir(self._home.gathered(session))
             except (FileNotFoundError, NotADirectoryError):
                 continue
+            except OSError as error:
+                say(f"the gatherings of a session cannot be read: {error}")
+                continue
             for id in (name.removesuffix(".json") for name in names if name.endswith(".json")):
                 try:
                     self._by_id[id] = self._read(session, id)
                 except _UNREADABLE as error:
-                    say(f"a gathering cannot be read and is left alone: {error}")
+                    if is_for_now(error):
+                        say(f"a gathering cannot be read: {error}")
+                    else:
+                        put_aside(self._path(session, id), f"{type(error).__name__}: {error}")
 
     def _read(self, session: str, id: str) -> Gathering:
         data = json.loads(read_private(self._path(session, id)))
-        gathering = Gathering(id, session, str(data["group"]), float(data["began"]))
+        began = float(data["began"])
+        if not 0 <= began < _LATEST:
+            raise ValueError("it did not begin then")
+        gathering = Gathering(id, session, str(data["group"]), began)
         for handle, end in data["ends"].items():
             gathering.ends[handle] = None if end is None else {**end, "status": str(end["status"])}
         gathering.seen = set(map(str, data["seen"]))
@@ -246,7 +265,7 @@ class Gatherings:
                     if end is None and not running(handle):
                         gathering.ends[handle] = {"handle": handle, "status": "lost"}
                 self._tell_if_complete(gathering)
-            except OSError as error:
+            except (OSError, HoldfastError) as error:
                 say(f"a group cannot be told of yet: {error}")
 
 

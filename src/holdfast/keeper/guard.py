@@ -59,7 +59,7 @@ _DESCRIPTORS = ("pidfd", "out", "err", "stdin", "tty", "tank", "shelf", "input")
 class Held:
     """What both halves hold of one process. Descriptors are -1 where there is none."""
 
-    __slots__ = ("pid", *_DESCRIPTORS, "token", "sent")
+    __slots__ = ("pid", *_DESCRIPTORS, "token", "sent", "record")
 
     def __init__(
         self,
@@ -74,6 +74,7 @@ class Held:
         input: int = -1,
         token: str = "",
         sent: int = 0,
+        record: str = "",
     ) -> None:
         self.pid = pid
         self.pidfd = pidfd
@@ -93,6 +94,8 @@ class Held:
         # crash has none of it typed twice. Less than 0: the worker died in the very write.
         self.token = token
         self.sent = sent
+        # Its record as it began, should the one on disk be damaged or deleted.
+        self.record = record
 
     def descriptors(self) -> list[int]:
         return [fd for name in _DESCRIPTORS if (fd := getattr(self, name)) >= 0]
@@ -128,9 +131,13 @@ class Channel:
         self._send(json.dumps([what, handle, *details]).encode(), b"")
 
     def hand_over(self, what: str, handle: str, held: Held) -> None:
-        message = json.dumps([what, handle, ticks(), *_shape(held)]).encode()
+        message = json.dumps([what, handle, ticks(), held.record, *_shape(held)]).encode()
         descriptors = held.descriptors()
         self._send(message, struct.pack(f"{len(descriptors)}i", *descriptors))
+
+    def replace(self, what: str, descriptor: int) -> None:
+        """Give the guard another ``lock`` or ``listen``."""
+        self._send(json.dumps([what, ""]).encode(), struct.pack("i", descriptor))
 
     def _send(self, message: bytes, descriptors: bytes) -> None:
         # Not socket.send_fds, which drops its flags and would block.
@@ -244,6 +251,7 @@ class Guard:
         "store",
         "lock",
         "listen",
+        "notify",
         "table",
         "idle",
         "nofile",
@@ -270,11 +278,13 @@ class Guard:
         nofile: int,
         *,
         fresh: bool,
+        notify: int = -1,
     ) -> None:
         self.home = home
         self.store = Store(home)
         self.lock = lock
         self.listen = listen
+        self.notify = notify if notify >= 0 else _kernel.make_inotify()  # see `presence`
         self.table = table
         self.idle = idle
         self.nofile = nofile
@@ -387,6 +397,11 @@ class Guard:
             self._launching = handle
             self._launched_clock, *shape = details
             self._coming = _held(shape, ancillary)
+        elif what in ("lock", "listen"):
+            came = _held(["", 0, 1], ancillary)  # its descriptor, where a pidfd would be
+            if came.pidfd >= 0:
+                os.dup2(came.pidfd, getattr(self, what), inheritable=False)
+                os.close(came.pidfd)
         elif what == "relaunching":
             self._launching = handle
             self._launched_clock, *shape = details
@@ -413,6 +428,8 @@ class Guard:
             pass
         elif what == "sent":
             held.token, held.sent = details
+        elif what == "record":
+            (held.record,) = details
         elif what == "closed":
             for name in details:
                 fd = getattr(held, name)
@@ -490,16 +507,16 @@ class Guard:
                 os.close(fd)
 
 
-def _held(shape: list[int], ancillary: list[tuple[int, int, bytes]]) -> Held:
-    pid, *present = shape
-    held = Held(pid, -1)
+def _held(shape: list[Any], ancillary: list[tuple[int, int, bytes]]) -> Held:
+    record, pid, *present = shape
+    held = Held(pid, -1, record=record)
     descriptors = (
         fd
         for level, kind, payload in ancillary
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS
         for fd in struct.unpack(f"{len(payload) // 4}i", payload)
     )
-    for name, here in zip(_DESCRIPTORS, present, strict=True):
+    for name, here in zip(_DESCRIPTORS, present, strict=False):
         if here:
             setattr(held, name, next(descriptors, -1))  # we may have run out of them
     return held

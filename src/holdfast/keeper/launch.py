@@ -18,6 +18,7 @@ import tty
 from functools import partial
 
 from .._errors import BadDirectory, NotExecutable, SpawnError
+from .._home import BadFile
 from .._kernel import MARK, make_tank
 from .._model import Record
 from .._store import Store
@@ -146,10 +147,10 @@ def make_ends_again(store: Store, record: Record, held: Held) -> tuple[Ends, lis
     if record.mode == "pty":
         return ends, _at_terminal(record) + _with_shelf(held.shelf)
     try:
-        out = ends.give(open_writer(store.home.fifo(record.handle)))
+        out = ends.give(open_writer(store.home.fifo(record.handle), held.out))
         err = out
         if record.err_log is not None:
-            err = ends.give(open_writer(store.home.fifo(record.handle, "stderr")))
+            err = ends.give(open_writer(store.home.fifo(record.handle, "stderr"), held.err))
     except BaseException:
         ends.close_all()
         raise
@@ -210,14 +211,25 @@ def make_reader(store: Store, path: str) -> int:
     return open_reader(path)
 
 
-def open_writer(path: str) -> int:
-    """The process's end of a FIFO."""
-    return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+def open_writer(path: str, reader: int = -1) -> int:
+    """The process's end of a FIFO; of one that is held already, whatever has its name by now."""
+    if reader >= 0:
+        return os.open(f"/proc/self/fd/{reader}", os.O_RDWR | os.O_CLOEXEC)
+    return _checked(os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), True)
 
 
 def open_reader(path: str) -> int:
     """Our end of a FIFO; it hangs up when its last writer has gone, not before its first came."""
-    return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+    return _checked(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW))
+
+
+def _checked(fd: int, blocking: bool = False) -> int:
+    if not stat.S_ISFIFO(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise BadFile("there is no FIFO in its place; start it again")
+    if blocking:
+        os.set_blocking(fd, True)
+    return fd
 
 
 def start(

@@ -17,7 +17,8 @@ import time
 
 from .. import _kernel
 from .._errors import StoreError
-from .._home import Home, make_private_directory, read_private, replace_private, unlink
+from .._home import Home, make_private_directory, read_private, replace_private
+from .files import drop, is_for_now, put_aside
 from .journal import say
 from .loop import IN
 
@@ -164,7 +165,7 @@ class Leases:
         if lease is not None:
             self._end(lease)
         else:
-            unlink(self._path(session))
+            drop(self._path(session))
 
     # -- losing --------------------------------------------------------------------------------
 
@@ -187,7 +188,7 @@ class Leases:
     def _end(self, lease: Lease) -> None:
         self._cancel(lease)
         self._leases.pop(lease.session, None)
-        unlink(self._path(lease.session))
+        drop(self._path(lease.session))
 
     def _cancel(self, lease: Lease) -> None:
         if lease.timer is not None:
@@ -234,11 +235,16 @@ class Leases:
                 OSError,
                 StoreError,
                 ArithmeticError,
+                AttributeError,
                 LookupError,
+                RecursionError,
                 TypeError,
                 ValueError,
             ) as error:
-                say(f"the lease of a session cannot be read: {error}")
+                if is_for_now(error):
+                    say(f"the lease of a session cannot be read: {error}")
+                else:
+                    put_aside(self._path(session), f"{type(error).__name__}: {error}")
                 continue
             self._leases[session] = lease
             for client, pid, start_time in holders if same_boot else []:

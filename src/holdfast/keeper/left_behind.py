@@ -19,9 +19,10 @@ import shutil
 import time
 
 from .._errors import BadRequest, NotFound, StoreError
-from .._home import make_private_directory, read_private, replace_private
+from .._home import check_session, make_private_directory, read_private, replace_private
 from .._model import Record
 from .journal import say
+from .recover import brief
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -211,6 +212,8 @@ def _move_record(worker: Worker, record: Record, new: str) -> None:
     except BaseException:
         record.session = old
         raise
+    if record.handle in worker.children:
+        worker.tell("record", record.handle, brief(record))
     worker.shelf.take(old, record.handle)
     if not record.running:
         worker.shelf.put(record)
@@ -245,8 +248,8 @@ def _adopted(home: Home, session: str) -> dict[str, _Adoption]:
         return {}
     try:
         return {
-            str(old): _Adoption(
-                str(old),
+            old: _Adoption(
+                check_session(old),
                 session,
                 str(each["token"]),
                 [str(handle) for handle in each["handles"]],
@@ -255,5 +258,5 @@ def _adopted(home: Home, session: str) -> dict[str, _Adoption]:
             for old, each in json.loads(data).items()
         }
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        say(f"what a session adopted cannot be read: {error}")
+        say(f"what a session adopted cannot be read: {type(error).__name__}: {error}"[:300])
         return {}

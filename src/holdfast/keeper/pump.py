@@ -32,6 +32,7 @@ from .. import _kernel
 from .._errors import StoreError
 from .._home import open_private, unlink
 from .._loghead import LogHead, Tally, broken_head, read_head, spoil_head, write_head
+from .files import clear_way, is_for_now, put_aside
 from .loop import HUP, IN
 
 TYPE_CHECKING = False
@@ -44,6 +45,8 @@ _BLOCK = 4096
 _PIECE = 1 << 20
 _TURN = 1 << 20  # bytes moved before others get their turn
 _FREE_STEP = 32 << 20
+# Of a log that somebody deleted: bytes that are kept, and bytes of which the lines are counted.
+_RESTORED, _COUNTED_AT_ONCE = 4 << 20, 64 << 20
 _COUNTED = 2 << 20  # bytes whose lines are counted at a time, twice what comes in
 _COUNT_PIECE = 1 << 16
 _COPY_PIECE = 1 << 16
@@ -57,7 +60,6 @@ _FLOOD = 8 << 10
 _REST = 0.004
 _URGENT = 0.05
 _DISK_FULL_REST = 0.5
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 class LogWriter:
@@ -83,12 +85,25 @@ class LogWriter:
         self.cap = cap
         self._can_punch: bool | None = None  # asked when it begins to matter
         self.can_splice = hasattr(os, "splice")
-        self._head = LogHead() if new else self._recovered_head()
+        self._head = LogHead() if new else self._found_head()
         self._tally = self._head.tally  # the lines of what is freed next, as far as counted
         self._punched = 0  # what is before that was given back, and not only said to be gone
         self._fd = open_private(path, os.O_RDWR | os.O_CREAT)
         self.size = self._head.base + os.fstat(self._fd).st_size
         self._plan()
+
+    def _found_head(self) -> LogHead:
+        try:
+            head = self._recovered_head()
+        except (OSError, StoreError) as error:
+            if is_for_now(error) or not put_aside(self.head_path, error):
+                raise
+            head = LogHead()
+        if head.begin == 0 and (begin := _first_data(self.path)):
+            # Its head is lost. What was freed is a hole, which would read as so many zeros.
+            head = LogHead(begin)
+            write_head(self.head_path, head)
+        return head
 
     def _recovered_head(self) -> LogHead:
         head = broken_head(self.head_path)
@@ -103,6 +118,11 @@ class LogWriter:
             head = LogHead(begin, head.base + old, head.base, lines, head.line_start)
         write_head(self.head_path, head)
         return head
+
+    def _write_head(self, head: LogHead) -> None:
+        clear_way(self.head_path)
+        write_head(self.head_path, head)
+        self._head = head
 
     @property
     def begin(self) -> int:
@@ -191,8 +211,7 @@ class LogWriter:
                 self._rotate()
             head = self._head
             head = LogHead(head.begin, head.base, head.base, head.lines, head.line_start)
-            write_head(self.head_path, head)
-            self._head = head
+            self._write_head(head)
         unlink(self.path + ".old")
         self._plan()
 
@@ -212,8 +231,7 @@ class LogWriter:
     def _free(self) -> None:
         """Everything that was counted: say that it is gone, then give it back."""
         head = self._head.freed(self._tally)
-        write_head(self.head_path, head)
-        self._head = head
+        self._write_head(head)
         if self._can_punch and head.begin > self._punched:
             self._can_punch = self._punch(self._punched, head.begin - self._punched)
             self._punched = head.begin // _BLOCK * _BLOCK
@@ -237,7 +255,35 @@ class LogWriter:
         full, self._fd = self._fd, open_private(self.path, os.O_RDWR | os.O_CREAT)
         os.close(full)
         self._head = LogHead(head.begin, self.size, head.base, head.lines, head.line_start)
-        write_head(self.head_path, self._head)
+        self._write_head(self._head)
+
+    def restore(self) -> bool:
+        """Make a log again that was deleted; False if not all that was in it could be kept."""
+        head = self._head
+        start = max(head.begin, head.base, self.size - _RESTORED)
+        whole = start == head.begin
+        if not whole:
+            self._count(start, _COUNTED_AT_ONCE)
+            numbered = self._tally.offset == start
+            lines = (self._tally.lines, self._tally.line_start) if numbered else ()
+            head = LogHead(start, head.base, head.base, *lines)
+        fd = open_private(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        try:
+            at = start - head.base
+            while piece := os.pread(self._fd, _COPY_PIECE, at):
+                at += os.pwrite(fd, piece, at)
+            os.ftruncate(fd, self.size - head.base)
+            if start > 0:
+                self._write_head(head)
+            os.dup2(fd, self._fd, inheritable=False)
+        except BaseException:
+            unlink(self.path)
+            raise
+        finally:
+            os.close(fd)
+        self._tally, self._punched = self._head.tally, 0
+        self._plan()
+        return whole
 
     def tail(self, count: int) -> bytes:
         """The last bytes of the log, for the outbox."""
@@ -280,6 +326,20 @@ def _size(path: str) -> int:
         return 0
 
 
+def _first_data(path: str) -> int:
+    """Where the first hole of a file ends, if it begins with one."""
+    try:
+        fd = open_private(path, os.O_RDONLY)
+    except OSError:
+        return 0
+    try:
+        return os.lseek(fd, 0, os.SEEK_DATA)
+    except OSError:  # it has none, or its file system cannot say
+        return 0
+    finally:
+        os.close(fd)
+
+
 class Pump:
     """The reading end of one FIFO or terminal and the log it goes to."""
 
@@ -291,6 +351,7 @@ class Pump:
         "_on_limit",
         "_on_hangup",
         "_on_disk_full",
+        "_on_room",
         "_rest",
         "_last",
         "_urgent_until",
@@ -312,6 +373,7 @@ class Pump:
         on_limit: Callable[[], None],
         on_hangup: Callable[[Pump], None],
         on_disk_full: Callable[[OSError], None],
+        on_room: Callable[[], None],
         *,
         tank: int = -1,
     ) -> None:
@@ -327,6 +389,7 @@ class Pump:
         self._on_limit = on_limit
         self._on_hangup = on_hangup
         self._on_disk_full = on_disk_full
+        self._on_room = on_room
         self._rest: Timer | None = None
         self._last = 0.0
         self._urgent_until = 0.0
@@ -366,14 +429,15 @@ class Pump:
             if not self._can_splice:
                 moved += self._copy(turn)
         except OSError as error:
-            if error.errno not in _DISK_FULL:
-                raise
-            # The output waits in the FIFO, and the process with it, until there is room.
+            # The output waits in the FIFO, and the process with it, until there is room, or until
+            # whatever else is wrong with its log or head has been mended.
             self.blocked = True
             self._on_disk_full(error)
             self._pause(_DISK_FULL_REST)
             return None
-        self.blocked = False
+        if self.blocked:
+            self.blocked = False
+            self._on_room()
         if self._limit is not None and self.writer.size > self._limit:
             self._limit = None
             self._on_limit()

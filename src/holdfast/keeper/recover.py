@@ -3,49 +3,66 @@
 Every record that says running is one of: held by the guard (its worker died), left by a keeper of
 which both halves died (to be found again by pid and start time), ended with a note that nobody has
 told of yet, or one that never came to be.
+
+DESIGN. No file may keep a worker from its work. A record that cannot be read is set aside. If its
+process lives, in the guard's hands or by the mark in its environment, it is kept all the same, with
+a record written anew: from what the guard was told when it began, or from what can still be read of
+the old one. So is a process whose record was deleted, or says that it has ended.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import select
 import signal
 
 from .. import _cgroup, _kernel
 from .._errors import NotFound, StoreError
-from .._model import ExitNote, Record, signal_number
+from .._home import read_private
+from .._model import DEFAULT_SESSION, ExitNote, Record, signal_number
 from . import adopt, runner
+from .files import is_for_now
 from .journal import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
     from .guard import Held
     from .worker import Worker
+
+_BRIEF = 8192  # bytes of a record that the guard is told
+_SHORT = 200
+_RESTORED = "its record was damaged or deleted, and written anew"
 
 
 def recover(worker: Worker) -> None:
     table = worker.guard.table
-    running, ended = [], []
+    running: list[Record] = []
+    ended: list[Record] = []
     worker.store.clean_up()
     worker.delivery.gatherings.load()
     worker.adoptions.take_up()
     for handle in worker.store.handles():
         worker.loop.alive()
-        try:
-            record = worker.store.load(handle)
-        except StoreError as error:
-            _unreadable(worker, handle, error)
-            continue
-        except NotFound:
-            continue
-        worker.delivery.take_up_watches(record)
-        (running if record.running else ended).append(record)
+        record = _loaded(worker, handle, table.get(handle))
+        if record is not None:
+            (running if record.running else ended).append(record)
+    known = {record.handle for record in (*running, *ended)}
+    for handle, held in table.items():
+        if handle not in known and _lives(held):
+            record = _remembered(handle, held)
+            if record is not None and _write_anew(worker, record):
+                running.append(record)
     # First those that had ended: what ends now is newer than they are, and forgotten after them.
     for record in sorted(ended, key=lambda record: record.ended_at or ""):
         worker.loop.alive()
         worker.shelf.put(record)
-        _ended(worker, record, table.get(record.handle))
+        _carefully(worker, record, table.get(record.handle), _ended)
     for record in running:
-        _running(worker, record, table.get(record.handle))
+        _carefully(worker, record, table.get(record.handle), _running)
     for handle, held in table.items():
         if handle not in worker.children:
             worker.tell("forget", handle)
@@ -63,16 +80,164 @@ def recover(worker: Worker) -> None:
     worker.tell("recovered")
 
 
-def _unreadable(worker: Worker, handle: str, error: StoreError) -> None:
+def _carefully(
+    worker: Worker,
+    record: Record,
+    held: Held | None,
+    take_up: Callable[[Worker, Record, Held | None], None],
+) -> None:
+    """Take up one process; whatever may be wrong with it, the others are taken up too."""
+    try:
+        take_up(worker, record, held)
+    except Exception as error:
+        if is_for_now(error):
+            raise  # the guard will try again with another worker
+        say(f"{record.handle}: it is taken up in part: {type(error).__name__}: {error}"[:500])
+        if record.handle not in worker.children and held is not None and _lives(held):
+            worker.add_child(record, held).watch_end()  # it can be stopped, at least
+
+
+def _loaded(worker: Worker, handle: str, held: Held | None) -> Record | None:
+    """A record as it is on disk, or as it must have been; None if there is nothing to be kept."""
+    try:
+        record = worker.store.load(handle)
+    except StoreError as error:
+        return _unreadable(worker, handle, held, error)
+    except NotFound:
+        return None
+    if not record.running and held is not None and _lives(held):
+        say(f"{handle}: its record says that it has ended, and it has not")
+        told = _remembered(handle, held)
+        if told is not None and _write_anew(worker, told):
+            return told
+    worker.delivery.take_up_watches(record)
+    return record
+
+
+def _unreadable(worker: Worker, handle: str, held: Held | None, error: StoreError) -> Record | None:
     guard = worker.guard
-    if not guard.fresh and handle not in guard.table and worker.store.is_empty(handle):
+    if not guard.fresh and held is None and worker.store.is_empty(handle):
         worker.store.delete(handle)  # a worker died as it began to write it: it never was
-        return
+        return None
     if error.detail.get("for_now"):
         raise error  # out of descriptors or memory: the guard will try again with another worker
     say(str(error))
-    if not error.detail.get("newer"):
+    if error.detail.get("newer"):
+        return None
+    record = None
+    if held is not None and _lives(held):
+        record = _remembered(handle, held)
+    elif held is None:
+        record = _salvaged(worker, handle)
+    try:
         say(f"set aside as {worker.store.set_aside(handle)}")
+    except OSError as refusal:
+        say(f"it stays where it is: {refusal}")
+    if record is None or not _write_anew(worker, record):
+        return None
+    return record
+
+
+# -- what was known of a process -------------------------------------------------------------------
+
+
+def brief(record: Record) -> str:
+    """A record for the guard to keep: whole, or what must be known of it if it is long."""
+    data = record.to_json()
+    text = json.dumps(data, separators=(",", ":"))
+    if len(text) > _BRIEF:
+        data |= {"command": record.command_text[:_SHORT], "watches": [], "notes": []}
+        text = json.dumps(data, separators=(",", ":"))
+    return text if len(text) <= 2 * _BRIEF else ""
+
+
+def _remembered(handle: str, held: Held) -> Record | None:
+    """The record of a process that the guard holds, as it was told when that began."""
+    try:
+        record = Record.from_json(json.loads(held.record))
+    except (StoreError, ValueError, RecursionError):
+        record = Record(handle=handle, session=DEFAULT_SESSION, command="", cwd="/")
+        record.mode = "pty" if held.tank >= 0 else "tmux" if held.tty >= 0 else "pipe"
+        record.err_log = "" if held.err >= 0 else None
+    return _alive_as(record, held.pid, _kernel.start_time(held.pid))
+
+
+def _salvaged(worker: Worker, handle: str) -> Record | None:
+    """What can be read of a damaged record whose process lives, though nobody holds it."""
+    found = adopt.marked(handle)
+    if found is None:
+        return None
+    record = Record(handle=handle, session=DEFAULT_SESSION, command="", cwd="/")
+    try:
+        data = read_private(worker.home.meta(handle))
+    except OSError:
+        data = b""
+    told, known = _leading(data), record.to_json()
+    for name in known.keys() & told.keys() - {"handle", "stop"}:
+        before = getattr(record, name)
+        setattr(record, name, told[name])
+        try:
+            record.check()
+        except StoreError:
+            setattr(record, name, before)
+    return _alive_as(record, found.pid, found.start_time)
+
+
+def _leading(data: bytes) -> dict[str, Any]:
+    """The fields of a record that was cut off, or of which one does not make sense."""
+    text = data.decode("utf-8", "replace").rstrip(" \n\0")
+    end = len(text)
+    for _ in range(100):
+        try:
+            found = json.loads(text[:end] + ("" if end == len(text) else "}"))
+            return found if isinstance(found, dict) else {}
+        except (ValueError, RecursionError):
+            end = text.rfind(',"', 0, end)
+            if end < 0:
+                break
+    return {}
+
+
+def _alive_as(record: Record, pid: int, start_time: int | None) -> Record:
+    record.pid, record.start_time, record.boot_id = pid, start_time, _kernel.boot_id()
+    record.status, record.reason, record.ended_by = "running", None, None
+    record.exit_code = record.signal = record.ended_at = record.duration_seconds = None
+    record.stop, record.told = None, True
+    if _RESTORED not in record.notes:
+        record.notes.append(_RESTORED)
+    return record
+
+
+def _write_anew(worker: Worker, record: Record) -> bool:
+    """False if this is no record after all. One that cannot be written is kept in memory."""
+    record.log = worker.home.log(record.handle)
+    if record.err_log is not None:
+        record.err_log = worker.home.log(record.handle, "stderr")
+    try:
+        record.check()
+        worker.store.restore(record)
+    except StoreError as error:
+        if not isinstance(error, OSError):
+            say(f"{record.handle}: {error}")
+            return False
+        say(f"{record.handle}: its record cannot be written anew: {error}")
+    except OSError as error:
+        if is_for_now(error):
+            raise
+        say(f"{record.handle}: its record cannot be written anew: {error}")
+    say(f"{record.handle}: it lives, and its record is written anew")
+    return True
+
+
+def _lives(held: Held) -> bool:
+    if held.pidfd < 0:
+        return False
+    poll = select.poll()
+    poll.register(held.pidfd, select.POLLIN)
+    return not poll.poll(0)
+
+
+# -- taking up -------------------------------------------------------------------------------------
 
 
 def _running(worker: Worker, record: Record, held: Held | None) -> None:
@@ -90,12 +255,15 @@ def _running(worker: Worker, record: Record, held: Held | None) -> None:
             _cgroup.remove(record.cgroups)
             return
         held = adopt.find(worker.home, record) if note is None else None
+        if held is None and note is None and not worker.store.is_sound(handle):
+            held = _by_mark(worker, record)
         adopted = held is not None
         if held is None:
             held = adopt.readers_only(worker.home, record)
         if record.runner is not None and record.boot_id == _kernel.boot_id():
             runner.mend(worker.store, record, held)
         if adopted and held.pidfd >= 0:
+            held.record = brief(record)
             worker.hold(handle, held)
             say(f"adopted {handle}, pid {held.pid}")
             if record.mode == "pty":
@@ -132,6 +300,16 @@ def _running(worker: Worker, record: Record, held: Held | None) -> None:
         worker.watching.take_up(child)
         if alive and stopping is not None and record.stop is not None:
             stopping.begin(signal_number(record.stop.signal) or signal.SIGTERM)
+
+
+def _by_mark(worker: Worker, record: Record) -> Held | None:
+    """A process that is not where its record says, which somebody has edited since."""
+    found = adopt.marked(record.handle, record.runner)
+    if found is None:
+        return None
+    record.pid, record.start_time, record.boot_id = found.pid, found.start_time, _kernel.boot_id()
+    worker.save(record)
+    return adopt.find(worker.home, record)
 
 
 def _ended(worker: Worker, record: Record, held: Held | None) -> None:

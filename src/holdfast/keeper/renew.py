@@ -20,6 +20,7 @@ def renew(guard: Guard, table: Table, program: list[str]) -> None:
     state = {
         "lock": guard.lock,
         "listen": guard.listen,
+        "notify": guard.notify,
         "idle": guard.idle,
         "nofile": guard.nofile,
         "table": {handle: held.to_json() for handle, held in table.items()},
@@ -28,7 +29,7 @@ def renew(guard: Guard, table: Table, program: list[str]) -> None:
     fd = os.memfd_create("holdfast-state", 0)
     write_all(fd, json.dumps(state).encode())
     os.lseek(fd, 0, os.SEEK_SET)
-    kept = [guard.lock, guard.listen]
+    kept = [guard.lock, guard.listen, *([guard.notify] if guard.notify >= 0 else [])]
     for held in table.values():
         kept += held.descriptors()
     for descriptor in kept:
@@ -36,17 +37,18 @@ def renew(guard: Guard, table: Table, program: list[str]) -> None:
     os.execve(program[0], [*program, "renew", guard.home.path, str(fd)], dict(os.environ))
 
 
-def read_state(fd: int) -> tuple[int, int, float, int, Table]:
-    """What `renew` left: lock, listening socket, idle time, descriptor limit, table."""
+def read_state(fd: int) -> tuple[int, int, int, float, int, Table]:
+    """What `renew` left: lock, listening socket, inotify, idle time, descriptor limit, table."""
     with open(fd, "rb") as file:
         state = json.load(file)
     table = {handle: _held(fields) for handle, fields in state["table"].items()}
-    for descriptor in [state["lock"], state["listen"]]:
+    notify = state.get("notify", -1)  # which keepers before it do not have
+    for descriptor in [state["lock"], state["listen"], *([notify] if notify >= 0 else [])]:
         os.set_inheritable(descriptor, False)
     for held in table.values():
         for descriptor in held.descriptors():
             os.set_inheritable(descriptor, False)
-    return state["lock"], state["listen"], state["idle"], state["nofile"], table
+    return state["lock"], state["listen"], notify, state["idle"], state["nofile"], table
 
 
 def _held(fields: dict[str, Any] | list[Any]) -> Held:

@@ -199,17 +199,26 @@ def ended(store: Store, record: Record, note: ExitNote) -> ExitNote:
     code, number = told.get("code"), told.get("signal")
     if not told:
         return note
-    at = told["at"] if type(told.get("at")) in (int, float) else note.at
+    code, number = _small(code), _small(number)
+    said_at = told.get("at")
+    at = note.at
+    if isinstance(said_at, (int, float)) and 0 <= said_at <= at:
+        at = float(said_at)
     clock = note.clock - max(0.0, note.at - at)
     return ExitNote(
-        code=code if type(code) is int else None,
-        signal=signal_name(number) if type(number) is int else None,
-        at=min(at, note.at),
+        code=code,
+        signal=None if number is None else signal_name(number),
+        at=at,
         clock=clock,
-        known=type(code) is int or type(number) is int,
+        known=code is not None or number is not None,
         by_itself=record.stop is not None and clock < record.stop.clock,
         out_of_memory=bool(told.get("out_of_memory")),
     )
+
+
+def _small(number: object) -> int | None:
+    """A code or a signal; a runner's file may have been damaged."""
+    return number if type(number) is int and 0 <= number < 1 << 16 else None
 
 
 def what(store: Store, record: Record) -> str:

@@ -11,6 +11,7 @@ from .._errors import NotFound, StoreError
 from .._home import Home
 from .._model import Record
 from .._store import Store
+from .journal import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -79,8 +80,15 @@ class Shelf:
         handles = self._handles[record.session]
         over = (handle for handle in list(handles) if self._is_over(handle))
         while len(handles) > record.max_finished and (oldest := next(over, None)):
-            self._forget(record.session, oldest)
+            self._forget_one(record.session, oldest)
         self._look_in(record.retention)
+
+    def _forget_one(self, session: str, handle: str) -> None:
+        """Forget a process; what cannot be deleted is left to the next keeper, which tries too."""
+        try:
+            self._forget(session, handle)
+        except OSError as error:
+            say(f"{handle}: not all of it can be deleted: {error}")
 
     def _look_in(self, seconds: float) -> None:
         clock = time.monotonic() + max(1.0, seconds)
@@ -103,7 +111,7 @@ class Shelf:
                 except StoreError:
                     continue
                 if left <= 0 and self._is_over(handle):
-                    self._forget(session, handle)
+                    self._forget_one(session, handle)
                 elif left <= 0:
                     soonest = _AGAIN if soonest is None else min(soonest, _AGAIN)
                 elif soonest is None or left < soonest:

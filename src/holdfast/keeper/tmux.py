@@ -37,6 +37,7 @@ from .guard import Held
 from .journal import say
 from .loop import IN
 from .pane_end import Pane, PaneEnd, end_parent
+from .recover import brief
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -249,6 +250,7 @@ class Tmux:
         record.pid = start.pid
         record.start_time = _kernel.start_time(start.pid)
         record.tty = start.tty
+        held.record = brief(record)
         self._worker.save(record)
         unlink(self._home.begun(record.handle))
         child = self._worker.add_child(record, held)

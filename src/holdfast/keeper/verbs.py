@@ -21,6 +21,7 @@ from .._errors import (
     HoldfastError,
     KeeperError,
     LimitReached,
+    NotFound,
     NotRunning,
     SpawnError,
     StoreError,
@@ -38,6 +39,7 @@ from .._watches import MOST_WATCHES, begun, checked
 from . import agents, launch, runner
 from .child import Child, clear_log, log_writer
 from .connection import Connection
+from .files import put_aside
 from .journal import say
 from .stop import signal_group
 
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
 
 # Understood from clients of any protocol: the way out of a mismatch.
 _FOR_EVER = 1e10  # seconds; three hundred years
+_MOST_HANDLES = 1000  # of which a client asks at once
 _MOST = {"processes": 1 << 22, "cpu": 1 << 16}  # the kernel takes no more pids than that
 
 
@@ -228,6 +231,31 @@ class Verbs:
             )
 
     # -- one process ---------------------------------------------------------------------------
+
+    def verb_held(self, connection: Connection, number: int, m: Message) -> Answer:
+        """What is kept of these, whose records a client could not read: they are written anew."""
+        found = []
+        for handle in m["handles"][:_MOST_HANDLES]:
+            if not is_handle(handle):
+                continue
+            child = self.worker.children.get(handle)
+            if child is not None and child.note is None:
+                child.restore(damaged=True)
+                if connection.session in (None, child.record.session):
+                    found.append(child.record.to_json())
+            else:
+                self._set_aside(handle)
+        return {"records": found}
+
+    def _set_aside(self, handle: str) -> None:
+        """A record that nobody can read, of a process that is not running."""
+        try:
+            self.worker.store.load(handle)
+        except StoreError as error:
+            if not error.detail.get("newer") and not error.detail.get("for_now"):
+                put_aside(self.worker.home.meta(handle), error)
+        except NotFound:
+            return
 
     def _find(self, connection: Connection, handle: object) -> tuple[Record, Child | None]:
         """The record and, while it is kept, the child. Another session's is not found."""

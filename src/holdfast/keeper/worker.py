@@ -38,7 +38,8 @@ from .leases import Leases
 from .left_behind import Adoptions
 from .leftovers import Clearing, Clearings, Left, Told
 from .loop import IN, Loop
-from .recover import recover
+from .presence import Presence
+from .recover import brief, recover
 from .renew import renew
 from .shelf import Shelf, open_long_logs, shred
 from .stop import Stopping
@@ -74,6 +75,7 @@ def run_worker(guard: Guard, channel: Channel) -> None:
 class Worker:
     def __init__(self, guard: Guard, channel: Channel) -> None:
         self.guard = guard
+        self.presence = Presence(self)
         self.home = guard.home
         self.store = guard.store
         self.loop = Loop(guard.pulse.rounds, self._beat)
@@ -95,6 +97,8 @@ class Worker:
         self._verbs = Verbs(self)
         self._memory_kills = _kernel.MemoryKills()
         self._listener = socket.socket(fileno=os.dup(guard.listen))
+        self._listener.setblocking(False)
+        self._serving = False
         self._nudge: Timer | None = None
         self._look: Timer | None = None  # at the guard
         self._looks = 0
@@ -106,9 +110,11 @@ class Worker:
         signals = _kernel.child_signals()
         self.loop.add(signals, IN, lambda _: self._child_died(signals))
         self.loop.add(self._channel.fileno(), IN, lambda _: self.become_guard(keeper_program()))
+        self.presence.begin()
         recover(self)
-        self._listener.setblocking(False)
+        self.presence.ready()
         self.loop.add(self._listener.fileno(), IN, self._accept)
+        self._serving = True
         self._check_idle()
         self.loop.run()
 
@@ -214,7 +220,30 @@ class Worker:
             self._check_idle()
 
     def _accept_again(self) -> None:
+        self.loop.remove(self._listener.fileno())
         self.loop.add(self._listener.fileno(), IN, self._accept)
+
+    def listen(self, listener: int) -> None:
+        """Go on at another socket, for the name of the old one is gone."""
+        self.replace("listen", listener)
+        os.close(listener)
+        if self._serving:
+            self._accept(IN)  # whoever came to the old one in time
+        self.loop.remove(self._listener.fileno())
+        self._listener.close()
+        self._listener = socket.socket(fileno=os.dup(self.guard.listen))
+        self._listener.setblocking(False)
+        if self._serving:
+            self.loop.add(self._listener.fileno(), IN, self._accept)
+
+    def replace(self, what: str, descriptor: int) -> None:
+        """Have another ``lock`` or ``listen`` in both halves, under the number of the old one."""
+        os.dup2(descriptor, getattr(self.guard, what), inheritable=False)
+        try:
+            self._channel.replace(what, descriptor)
+        except OSError:
+            pass  # the guard is gone, and what we have is what counts
+        self._channel.nudge()
 
     def _disconnected(self, connection: Connection) -> None:
         self.connections.discard(connection)
@@ -366,6 +395,7 @@ class Worker:
             ends.tank,
             ends.shelf,
             ends.input,
+            record=brief(record),
         )
         told = False
         try:
@@ -450,6 +480,9 @@ class Worker:
             self.store.save(record)
         except OSError as error:
             say(f"{record.handle}: {error}")
+            child = self.children.get(record.handle)
+            if child is not None and child.note is None:
+                child.restore()
 
     def note_exit(self, child: Child, note: ExitNote) -> None:
         """Write down how a process ended that is not ours to reap."""
@@ -634,8 +667,14 @@ class Worker:
 
     # -- going ---------------------------------------------------------------------------------
 
+    @property
+    def is_needed(self) -> bool:
+        """Whether there is something to keep, or somebody connected."""
+        kept = self.children or self.guard.table  # which is what is not taken up yet
+        return bool(self.connections or kept or self.tmux.starts or len(self.agents))
+
     def _check_idle(self) -> None:
-        if self.connections or self.children or self.tmux.starts or len(self.agents):
+        if self.is_needed:
             if self._idle is not None:
                 self._idle.cancel()
                 self._idle = None
@@ -648,9 +687,9 @@ class Worker:
         # name is another keeper's.
         try:
             if os.path.samestat(os.stat(self.home.lock), os.fstat(self.guard.lock)):
-                os.unlink(self.home.socket)
+                unlink(self.home.socket)
                 self.tmux.leave()
-        except FileNotFoundError:
+        except OSError:
             pass
         self.containment.clean_up(going=True)
         self.tell("quit")
