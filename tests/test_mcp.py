@@ -585,7 +585,7 @@ def test_without_the_package_one_line_says_what_to_install(home: str) -> None:
         [sys.executable, "-c", program, "mcp"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 125
-    assert "pip install 'holdfast[mcp]'" in done.stderr
+    assert "pip install 'holdfast-agents[mcp]'" in done.stderr
     assert done.stderr.count("\n") == 1
 
 

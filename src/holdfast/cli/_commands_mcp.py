@@ -145,7 +145,7 @@ def _check_installed() -> None:
 
         raise Unavailable(
             "the MCP server needs the package mcp, which is not installed; "
-            "`pip install 'holdfast[mcp]'` brings it"
+            "`pip install 'holdfast-agents[mcp]'` brings it"
         )
 
 
@@ -153,7 +153,8 @@ def _broken(error: ImportError) -> Exception:
     from holdfast._errors import Unavailable
 
     return Unavailable(
-        f"the package mcp is there but does not work: {error}; `pip install -U 'holdfast[mcp]'`"
+        f"the package mcp is there but does not work: {error}; "
+        "`pip install -U 'holdfast-agents[mcp]'` may mend it"
     )
 
 
