@@ -26,7 +26,7 @@ TEXTS = sorted(
 )
 CLIENTS = ("claude", "codex", "cursor", "vscode", "gemini", "opencode")
 
-# An extra is always the distribution's. An installer's word is whatever follows it that is no option.
+# An extra is always the distribution's. What an installer installs is any word that is no option.
 _EXTRA = re.compile(r"(?<![\w.-])holdfast\s*\[\s*[a-z]")
 _INSTALLER = re.compile(
     r"\b(?:pip3?|pipx|uv|uv pip|uv tool|poetry|pdm|rye|conda)\s+"
