@@ -363,7 +363,7 @@ def test_ps_shows_what_runs_and_with_a_everything() -> None:
 
 def test_ps_on_a_terminal_is_coloured_cut_and_free_of_foreign_codes() -> None:
     """A command full of terminal codes moves no cursor; NO_COLOR is honoured."""
-    start("--label", "x\x1b]0;title\x07", "--", "sleep 60 # \x1b[2J\n" + "y" * 500)
+    start("--label", "label", "--", "sleep 60 # \x1b]0;title\x07\x1b[2J\n" + "y" * 500)
     for no_color in ("", "1"):
         out = on_terminal("ps", env={"NO_COLOR": no_color, "TERM": "xterm"})
         assert b"\x1b]0" not in out

@@ -98,7 +98,7 @@ def test_an_event_tells_how_it_ended_and_what_it_said_last(hf: SyncClient) -> No
         "[Background Process Completed]\n\n"
         f"Handle: {process.handle}\nLabel: the build\n"
         "Command: echo first; echo last words; exit 3\nExit code: 3\nDuration: 0s\n\n"
-        "Output (last 2000 chars):\nfirst\nlast words\n"
+        "Output (last 2000 chars):\n| first\n| last words\n"
     )
 
 
@@ -425,7 +425,7 @@ def test_events_outlive_records_that_were_let_go_by_number(
         events = list(hf.events())
         assert [event.handle for event in events] == [process.handle for process in processes]
         for n, event in enumerate(events):
-            assert event.text.endswith(f"Output (last 2000 chars):\nwords {n}\n")
+            assert event.text.endswith(f"Output (last 2000 chars):\n| words {n}\n")
         hf.acknowledge(*events)
         assert list(hf.events()) == []
 
@@ -441,7 +441,7 @@ def test_events_outlive_records_that_nobody_looked_at(
         assert not os.path.exists(process.record.log)
         (event,) = hf.events()
         assert (event.handle, event.exit_code) == (process.handle, 8)
-        assert event.text.endswith("\n4998\n4999\n5000\n")
+        assert event.text.endswith("\n| 4998\n| 4999\n| 5000\n")
         hf.acknowledge(event)
         assert list(hf.events()) == []
 

@@ -232,7 +232,7 @@ def test_a_process_inherits_nothing_of_ours(start: Start, child: Child, mode: st
 
 def test_label_group_and_session_are_in_the_record(start: Start, hf: SyncClient) -> None:
     """Label and group are kept as given, and shown in list and in the completion."""
-    label = 'odd "label"\n$(x)'
+    label = 'odd "label" $(x)'
     process = start("exit 0", label=label, group="builds")
     wait_until(lambda: list(hf.events()))
     record = process.refresh()

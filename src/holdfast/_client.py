@@ -27,6 +27,7 @@ from ._model import DEFAULT_SESSION, Event, Record
 from ._outbox import end_event_id, read_events
 from ._output import Log
 from ._process import EARLY, YIELDED, Process, Receipt, several
+from ._quote import check_name
 from ._store import Store
 from ._terminal import Renderings, live_size
 from ._watch import Spares, Watch
@@ -154,6 +155,7 @@ class Client:
         for name, text in (("label", label), ("group", group)):
             if not isinstance(text, str) or len(text) > 1000:
                 raise BadRequest(f"a {name} is text of at most 1000 characters")
+            check_name(name, text)
         if handle is not None and not is_handle(handle):
             raise BadRequest("a handle is proc- and 16 to 64 small letters or digits")
         watches = _parse_watches(watch, [0] if stderr == "merged" else [0, 0]) if watch else []

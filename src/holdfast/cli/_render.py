@@ -10,6 +10,7 @@ import os
 import sys
 
 from holdfast._model import duration_text
+from holdfast._quote import escaped
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ STATUS_COLOURS = {
     "timed_out": "yellow",
     "lost": "red",
 }
-_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _WIDEST_NAME = 24
 _HIDDEN = "their files, ports and I/O"
 
@@ -50,18 +50,7 @@ def safe(text: str) -> str:
     """Text from outside on one line, with everything that is not printable escaped."""
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() else _escaped(c) for c in text)
-
-
-def _escaped(character: str) -> str:
-    number = ord(character)
-    if 0xDC80 <= number <= 0xDCFF:
-        number -= 0xDC00  # a byte that was not UTF-8
-    if character in _ESCAPES:
-        return _ESCAPES[character]
-    if number < 0x100:
-        return f"\\x{number:02x}"
-    return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
+    return "".join(c if c.isprintable() else escaped(c) for c in text)
 
 
 def safe_lines(text: str) -> str:

@@ -31,6 +31,7 @@ from .._errors import (
 from .._home import check_session, is_handle
 from .._model import DEFAULT_SESSION, Record, rfc3339, signal_number
 from .._outbox import end_event_id
+from .._quote import check_name, one_line
 from .._start import keeper_program
 from .._tmux import session_name
 from .._version import __version__
@@ -218,7 +219,7 @@ class Verbs:
         running += [start.record for start in self.worker.tmux.starting(session)]
         if len(running) >= limit:
             names = ", ".join(
-                f"{record.handle} ({record.label})" if record.label else record.handle
+                f"{record.handle} ({one_line(record.label)})" if record.label else record.handle
                 for record in running
             )
             raise LimitReached(
@@ -706,6 +707,8 @@ def _check_fields(m: Message) -> None:
         raise Unavailable(f"there is no tmux at {m['tmux']} that could be run; install it")
     if isinstance(m["command"], list) and not all(isinstance(part, str) for part in m["command"]):
         raise BadRequest("a command is text or a list of texts")
+    for name in ("label", "group"):
+        check_name(name, m[name])
     for name in ("timeout", "grace", "retention"):
         if m[name] is not None:
             seconds(m[name])

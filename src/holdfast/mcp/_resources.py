@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 
 from .._errors import HoldfastError, NotFound
+from .._quote import one_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,8 +64,8 @@ async def listed(client: Client) -> list[Content]:
     ]
     for process in await client.list():
         record = process.record
-        name = record.label or record.handle
-        about = f"{record.status}: {record.command_text[:200]}"
+        name = one_line(record.label) or record.handle
+        about = f"{record.status}: {one_line(record.command_text[:200])}"
         for part, title in (("log", "Output"), ("screen", "Screen")):
             if part == "screen" and not record.tty:
                 continue

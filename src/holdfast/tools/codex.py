@@ -21,6 +21,7 @@ from .._errors import BadRequest, LimitReached, NotFound, NotRunning, Unsupporte
 from .._home import new_handle
 from .._model import Exit
 from ._dialect import Dialect
+from ._imitation import told_apart
 from ._tool import Reply, Tool
 
 TYPE_CHECKING = False
@@ -333,7 +334,7 @@ class Codex(Dialect):
                 output += "\n[nobody can know how it ended: its keeper was killed]"
         header += [f"Original token count: {count}", "Output:"]
         data |= {"original_token_count": count, "output": output}
-        return Reply(data, "\n".join([*header, output]))
+        return Reply(data, "\n".join([*header, told_apart(output)]))
 
     async def _unread(self, process: Process, budget: int) -> tuple[str, int]:
         """What no result has shown yet, in so many bytes, and how many tokens there were."""

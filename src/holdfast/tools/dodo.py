@@ -19,6 +19,7 @@ from .._conditions import TakenPort
 from .._config import UNSET
 from .._environment import working_directory
 from .._errors import BadRequest, LimitReached, NotExecutable, Unavailable
+from .._quote import one_line
 from ._dialect import OUTPUT, Dialect
 from ._listening import owner_of, wait_for_owner
 from ._project import find_command
@@ -581,7 +582,7 @@ def _at(waited: Waited) -> str:
 
 def _named(records: list[Record]) -> str:
     return ", ".join(
-        f"{record.handle} ({record.command_text[:60]}"
+        f"{record.handle} ({one_line(record.command_text[:60])}"
         + (")" if record.running else f": {_end(record)})")
         for record in records
     )
