@@ -71,10 +71,10 @@ def test_a_start_shows_the_first_eight_lines_and_four_of_stderr(
             f" ID: {handle}",
             f" Command: {command}",
             " Initial output (10 lines):",
-            *(f" {number}" for number in range(1, 9)),
+            *(f" | {number}" for number in range(1, 9)),
             " ... +2 more lines",
             " Stderr (6 lines):",
-            *(f" {number}" for number in range(21, 25)),
+            *(f" | {number}" for number in range(21, 25)),
             f' Use bash_output("{handle}") to check output, kill_shell("{handle}") to stop.',
         ]
     )
@@ -96,11 +96,11 @@ def test_a_process_that_fails_at_once_is_told_with_its_errors(tools: Toolset) ->
         [
             "✕ Process failed immediately",
             f" Command: {command}",
-            " Error: no such module",
-            " really",
+            " Error: | no such module",
+            " | really",
             " Exit code: 3",
             " Initial output (1 lines):",
-            " trying",
+            " | trying",
         ]
     )
     assert "events" not in call(tools, "list_shells")
@@ -115,7 +115,7 @@ def test_an_exit_with_0_inside_the_check_is_completed(tools: Toolset) -> None:
     assert rest[-4:] == [
         " Exit code: 0",
         " Initial output (1 lines):",
-        " built",
+        " | built",
         f' Use bash_output("{result["id"]}") to check output.',
     ]
 
@@ -211,7 +211,7 @@ def test_a_caller_who_cannot_wait_that_long_is_told_that_it_goes_on(tools: Tools
     result = run(tools.call("run_command", command, patience=3))
     assert result["status"] == "running"
     assert "it goes on in the background" in result["message"]
-    assert " Initial output (1 lines):\n begun\n" in result["message"]
+    assert " Initial output (1 lines):\n | begun\n" in result["message"]
     assert call(tools, "bash_output", bash_id=result["id"])["newOutput"] == "begun"
     assert call(tools, "kill_shell", shell_id=result["id"])["success"]
 

@@ -243,7 +243,7 @@ def test_its_end_is_told_with_a_later_result(
         f"[IMPORTANT: Background process {session_id} exited (exit code 3).\n"
         f"Command: {command}\n"
         "Output:\n"
-        "made]"
+        "| made]"
     )
     assert "events" not in process(tools, "list")
 
@@ -274,7 +274,7 @@ def test_lines_with_a_watched_text_are_told(tools: Toolset, gate: Gate) -> None:
         '"ready (1)".\n'
         f"Command: {command}\n"
         "Matched output:\n"
-        "server ready (1)]"
+        "| server ready (1)]"
     )
 
 
@@ -305,7 +305,7 @@ def test_a_heartbeat_has_what_is_new(hf: SyncClient, tools: Toolset, gate: Gate)
     watched = hf.spawn(f"echo one; : < {gate.path}", watch=["every=1s"])
     text = noticed(tools, "watch")
     assert text.startswith(f"[Background process {watched.handle} heartbeat #1 — still running")
-    assert text.endswith("\nOutput since last heartbeat:\none]")
+    assert text.endswith("\nOutput since last heartbeat:\n| one]")
 
 
 def test_what_persists_outlives_its_session(home: str, gate: Gate) -> None:

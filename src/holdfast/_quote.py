@@ -13,8 +13,10 @@ import re
 from ._errors import BadRequest
 
 MARK = "| "
-# C0, DEL, C1; the separators of lines and paragraphs; and what turns the direction of writing.
-_CONTROLS = "\\x00-\\x1f\\x7f-\\x9f\u2028\u2029\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+# In brackets of a pattern: what turns the direction of writing; and all control characters, with
+# C0, DEL, C1 and the separators of lines and paragraphs.
+DIRECTIONS = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+_CONTROLS = f"\\x00-\\x1f\\x7f-\\x9f\u2028\u2029{DIRECTIONS}"
 _CONTROL = re.compile(f"[{_CONTROLS}]")
 _WORDS = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
@@ -44,6 +46,11 @@ def quoted(text: str) -> str:
 
 def _line(line: str) -> str:
     return "\t".join(map(one_line, line.split("\t")))
+
+
+def legible(text: str) -> str:
+    """The same lines, with all other control characters escaped."""
+    return "\n".join(map(_line, text.split("\n")))
 
 
 def inside(tag: str, text: str) -> str:

@@ -55,7 +55,8 @@ def do_view(args: Namespace) -> int:
     if args.json:
         _render.show_json({"handle": process.handle, **view.public()})
     elif view.text:
-        sys.stdout.write(view.text + ("" if view.text.endswith("\n") else "\n"))
+        text = _render.shown_at(1)(view.text)
+        sys.stdout.write(text + ("" if text.endswith("\n") else "\n"))
     return 0
 
 
@@ -96,7 +97,7 @@ def do_search(args: Namespace) -> int:
     if args.json:
         _render.show_json({"handle": process.handle, **found.public()})
     elif found.text:
-        print(found.text)
+        print(_render.shown_at(1)(found.text))
     return 0 if found.count else NOTHING_FOUND
 
 

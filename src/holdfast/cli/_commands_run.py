@@ -28,7 +28,7 @@ from holdfast._process import YIELDED
 from . import FAILED, NOT_EXECUTABLE, NOT_FOUND, PIPE_CLOSED, TIMED_OUT, _render
 from ._handles import open_for
 from ._parser import duration, table
-from ._streams import FDS, Pump, copy, listen, on_terminal
+from ._streams import FDS, Pump, copy_all, listen, on_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -468,8 +468,7 @@ def _copy_all(process: SyncProcess, stream: str) -> None:
 
         show_all(outputs)
         return
-    for output in outputs:
-        copy(output, FDS[stream])
+    copy_all(outputs, FDS[stream])
 
 
 def _forward_input(process: SyncProcess) -> None:

@@ -185,6 +185,8 @@ def do_screen(args: Namespace) -> int:
         return 0
     text = screen.text if screen.styled is None else screen.styled
     if text:
+        if not args.colours:
+            text = _render.shown_at(1)(text)
         sys.stdout.write(text + ("\x1b[0m\n" if args.colours else "\n"))
     if not screen.exact:
         _render.complain(screen.note)

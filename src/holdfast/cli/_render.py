@@ -14,7 +14,7 @@ from holdfast._quote import escaped
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Any, TextIO
 
     from holdfast._model import Event, Record
@@ -56,6 +56,15 @@ def safe(text: str) -> str:
 def safe_lines(text: str) -> str:
     """As `safe`, for text of several lines."""
     return "\n".join(safe(line) for line in text.split("\n"))
+
+
+def shown_at(fd: int) -> Callable[[str], str]:
+    """How text of several lines is put there: as it is, but on a terminal without controls."""
+    if not os.isatty(fd):
+        return str
+    from holdfast._quote import legible
+
+    return legible
 
 
 def width_of(text: str) -> int:

@@ -120,8 +120,8 @@ def notice(event: Event) -> str:
         head = (
             f"[Background process {event.handle} heartbeat #{event.nth} — still running after "
             f"{duration_text(event.duration_seconds)} (next in "
-            f"{one_line(event.condition.removeprefix('every='))} when there is new output; you will also "
-            "be told when it exits)."
+            f"{one_line(event.condition.removeprefix('every='))} when there is new output; you "
+            "will also be told when it exits)."
         )
         body = "Output since last heartbeat"
     else:

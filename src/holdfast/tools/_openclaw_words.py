@@ -105,10 +105,10 @@ def notice(event: Event) -> str:
 
 def bad_workdir(workdir: str) -> Details:
     text = (
-        f'workdir "{one_line(workdir)}" is unavailable or not a directory: command was not executed. workdir '
-        'is treated as a literal path; shell expansions such as "~" are not applied. Use an '
-        "existing directory, omit an explicit workdir to use the default cwd, or update the "
-        "configured default cwd."
+        f'workdir "{one_line(workdir)}" is unavailable or not a directory: command was not '
+        'executed. workdir is treated as a literal path; shell expansions such as "~" are not '
+        "applied. Use an existing directory, omit an explicit workdir to use the default cwd, or "
+        "update the configured default cwd."
     )
     details = {
         "status": "failed",

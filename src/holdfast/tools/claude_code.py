@@ -90,8 +90,8 @@ class ClaudeCode(Dialect):
             return {"success": False, "message": text}
         if tool == "bash_output" and isinstance(error, NotFound):
             text = (
-                f"Process not found: {one_line(arguments['bash_id'])}. Use list_shells to see available "
-                "processes."
+                f"Process not found: {one_line(arguments['bash_id'])}. Use list_shells to see "
+                "available processes."
             )
         return {"error": text}
 
