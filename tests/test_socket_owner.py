@@ -61,9 +61,11 @@ def impostor(home: str) -> Iterator[Impostor]:
 
 def test_a_blocking_client_says_nothing_to_a_stranger(impostor: Impostor) -> None:
     """Neither its greeting nor its environment; the error names the user and what to do."""
-    with pytest.raises(KeeperError, match=r"user 65534.*HOLDFAST_HOME"):
-        with holdfast.connect(session="x") as hf:
-            hf.spawn("true", env={"SECRET": "of mine"})
+    with (
+        pytest.raises(KeeperError, match=r"user 65534.*HOLDFAST_HOME"),
+        holdfast.connect(session="x") as hf,
+    ):
+        hf.spawn("true", env={"SECRET": "of mine"})
     assert impostor.heard() == b""
 
 

@@ -35,7 +35,7 @@ def keeper_program() -> list[str]:
 
 
 def try_connect(home: Home) -> socket.socket | None:
-    """A connection to the running keeper, or None if there is none; KeeperError for a stranger's."""
+    """A connection to the running keeper, or None if there is none; an error for a stranger's."""
     end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         end.connect(home.socket_address())
@@ -49,8 +49,8 @@ def try_connect(home: Home) -> socket.socket | None:
     if uid != os.geteuid():  # who gets our environment, and starts commands in our name
         end.close()
         raise KeeperError(
-            f"the keeper at {home.socket} belongs to user {uid} and not to you; nothing was sent to "
-            "it. Remove the socket if it is yours to remove, or set HOLDFAST_HOME to another place"
+            f"the keeper at {home.socket} belongs to user {uid} and not to you; nothing was sent "
+            "to it. Remove the socket if it is yours to remove, or choose another HOLDFAST_HOME"
         )
     return end
 
