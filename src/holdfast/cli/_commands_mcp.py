@@ -87,6 +87,7 @@ def do_mcp(args: Namespace) -> int:
     import os
 
     from holdfast._client import checked_session
+    from holdfast._kernel import forget_variable
     from holdfast.tools import load_dialect
 
     load_dialect(args.dialect)
@@ -102,7 +103,7 @@ def do_mcp(args: Namespace) -> int:
 
         print(config_for(args.print_config, _options(args)))
         return 0
-    token = os.environ.pop("HOLDFAST_MCP_TOKEN", None)  # nothing that is started gets it
+    token = forget_variable("HOLDFAST_MCP_TOKEN")  # which nothing that is started may have
     if args.http is None and (args.token_file or args.no_token or args.allow_host):
         raise Usage("--token-file, --no-token and --allow-host are for --http")
     gc.disable()  # importing makes no garbage, and looking for it takes a tenth of the time
