@@ -67,9 +67,7 @@ def test_no_command_line_has_a_value_of_the_environment(
     )
     wait_until(lambda: (work / "done").exists())
     assert shown(secret, "cmdline") == []
-    got = dict(
-        line.partition("=")[::2] for line in (work / "done").read_text().split("\0") if line
-    )
+    got = dict(line.partition("=")[::2] for line in (work / "done").read_text().split("\0") if line)
     assert {name: got.get(name) for name in env} == env
     assert not [name for name in got if name.startswith("HOLDFAST_LD")]
     process.kill()
@@ -130,9 +128,7 @@ def called(server: Web, command: str) -> str:
         return client.post(server.url, json=request).text
 
 
-def test_the_token_is_in_no_environment_and_on_no_command_line(
-    server: Tokened, token: str
-) -> None:
+def test_the_token_is_in_no_environment_and_on_no_command_line(server: Tokened, token: str) -> None:
     """Neither the server's, which others of its user can read, nor that of anything it starts."""
     environ = Path(f"/proc/{server.process.pid}/environ").read_bytes()
     assert token.encode() not in environ

@@ -35,6 +35,7 @@ _HIDDEN_WORDS = "/run, /tmp and /var/tmp"
 _MACHINE = ("acpi", "asound", "bus", "fs", "irq", "mtrr", "scsi", "sys", "sysrq-trigger")
 # What root may still do, on what it can write to: whoever the files there belong to.
 _CAPABILITIES = ("CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_CHOWN")
+_ASIDE = "HOLDFAST_"  # before the names of variables that are not for bubblewrap
 _NAMES = ("/run/systemd/resolve", "/run/resolvconf", "/run/NetworkManager/resolv.conf")
 
 
@@ -95,13 +96,16 @@ def arguments(
 ) -> list[str]:
     """What runs `argv` inside, where it can write to `root`, or else to its working directory.
 
-    Variables that would have bubblewrap itself load something move from `env` to the inside.
+    Variables that would have bubblewrap itself load something get other names in `env`, and theirs
+    again inside: their values are on no command line.
     """
     root = root or cwd
     if _is_in(root, home):
         raise BadDirectory(f"{root} is in holdfast's own home, which no sandbox sees; give a cwd")
     env = {} if env is None else env
-    loading = [f"{name}={env.pop(name)}" for name in [*env] if _loads(name)]
+    loading = [name for name in env if _loads(name)]
+    for name in loading:
+        env[_ASIDE + name] = env.pop(name)
     found = _made(bwrap, network)
     hidden = [path for path in _HIDDEN if os.path.isdir(path) and not os.path.islink(path)]
     named = os.path.dirname(os.path.join(cwd, program))
@@ -139,7 +143,13 @@ def _made(bwrap: str, network: bool) -> list[str]:
 
 def _inside(loading: list[str], program: str, argv: Sequence[str]) -> list[str]:
     names = ",".join(number.name[3:] for number in IGNORED)
-    found = ["/usr/bin/env", f"--default-signal={names}", "--", *loading]
+    found = ["/usr/bin/env", f"--default-signal={names}"]
+    if loading:
+        aside = " ".join(f"-u {_ASIDE}{name}" for name in loading)
+        again = " ".join(f"{name}=${{{_ASIDE}{name}}}" for name in loading)
+        found.append(f"--split-string={aside} -- {again}")
+    else:
+        found.append("--")
     if "=" in program:  # which `env` would take for a variable
         found += ["/bin/sh", "-c", 'exec "$0" "$@"']
     return [*found, program, *argv[1:]]
@@ -166,7 +176,9 @@ def _is_in(path: str, directory: str) -> bool:
 
 
 def _loads(name: str) -> bool:
-    return name.startswith("LD_") or name in ("GCONV_PATH", "GLIBC_TUNABLES")
+    # What is no name for `env` means nothing to the loader either.
+    known = name.startswith("LD_") or name in ("GCONV_PATH", "GLIBC_TUNABLES")
+    return known and name.isascii() and name.isidentifier()
 
 
 def problem() -> str | None:
