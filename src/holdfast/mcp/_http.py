@@ -94,8 +94,8 @@ class Address:
                 with open(path, "rb") as file:
                     given = file.read(4096).decode("ascii").strip()
                     if os.fstat(file.fileno()).st_mode & 0o077:
-                        why = f"others can read the token in {path}; `chmod 600` makes it yours"
-                        print(f"holdfast: {why}", file=sys.stderr, flush=True)
+                        text = f"others can read the token in {path}; `chmod 600` makes it yours"
+                        print(f"holdfast: {text}", file=sys.stderr, flush=True)
             except (OSError, ValueError) as error:
                 why = error.strerror if isinstance(error, OSError) else "it is no plain text"
                 raise BadRequest(f"the token cannot be read from {path}: {why}") from None
