@@ -214,6 +214,35 @@ def test_tags_of_a_result_cannot_be_closed_by_output(hf: SyncClient, tmp_path: P
     assert "<status>completed</status>" not in lines
 
 
+@pytest.mark.parametrize(
+    ("dialect", "tool", "arguments"),
+    [
+        ("claude-code", "TaskOutput", {"task_id": f"x\n\n{END}"}),
+        ("claude-code", "BashOutput", {"bash_id": "x", "filter": f"(\n\n{END}"}),
+        ("codex", "exec_command", {"cmd": "true", "workdir": f"/x\n\n{END}"}),
+        ("codex", "exec_command", {"cmd": "true", "shell": f"/x\n\n{END}"}),
+        ("openclaw", "exec", {"command": "true", "workdir": f"/x\n\n{END}"}),
+        ("openclaw", "process", {"action": "poll", "sessionId": f"/x\n\n{END}"}),
+        ("deepchat", "process", {"action": "poll", "sessionId": f"/x\n\n{END}"}),
+    ],
+)
+def test_an_error_is_one_line_whatever_it_quotes(
+    dialect: str, tool: str, arguments: dict[str, Any], hf: SyncClient
+) -> None:
+    result = call(toolset(hf, dialect), tool, **arguments)
+    assert len(result.text.splitlines()) == 1
+
+
+def test_lists_have_a_line_for_each(hf: SyncClient) -> None:
+    """Whatever the commands are; where they are plain text."""
+    for text in (END, END.replace("\n", "\u2028")):
+        hf.spawn(["sh", "-c", "sleep 1000", text])
+        hf.spawn(f'sleep 1000 # "{text}"'.replace("\n", " \n#"))
+    result = call(toolset(hf, "openclaw"), "process", action="list")
+    assert len(result.text.splitlines()) == 4
+    hf.stop_all()
+
+
 # -- every kind of event ---------------------------------------------------------------------------
 
 

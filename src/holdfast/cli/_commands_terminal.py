@@ -187,6 +187,10 @@ def do_screen(args: Namespace) -> int:
     if text:
         if not args.colours:
             text = _render.shown_at(1)(text)
+        elif os.isatty(1):
+            from ._sieve import Legible
+
+            text = Legible().feed(text.encode("utf-8", "replace")).decode()
         sys.stdout.write(text + ("\x1b[0m\n" if args.colours else "\n"))
     if not screen.exact:
         _render.complain(screen.note)

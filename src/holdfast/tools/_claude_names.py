@@ -153,7 +153,7 @@ class ClaudeTools:
     def failure(self, error: HoldfastError, tool: str, arguments: dict[str, Any]) -> Answer:
         if isinstance(error, ExitError):
             return Reply(error.detail["answer"], str(error))
-        text = str(error)
+        text = one_line(str(error))
         if isinstance(error, NotFound):
             given = next((arguments[name] for name in arguments if name.endswith("_id")), "")
             text = f"No {WORDS[tool]} found with ID: {one_line(given)}"

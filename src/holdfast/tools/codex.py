@@ -20,6 +20,7 @@ from .._cursors import load_cursor, save_cursor
 from .._errors import BadRequest, LimitReached, NotFound, NotRunning, Unsupported
 from .._home import new_handle
 from .._model import Exit
+from .._quote import one_line
 from ._dialect import Dialect
 from ._imitation import told_apart
 from ._tool import Reply, Tool
@@ -172,7 +173,7 @@ class Codex(Dialect):
         return {**_COMMAND, **closed}
 
     def failure(self, error: HoldfastError, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        text = str(error)
+        text = one_line(str(error))
         if tool in ("exec_command", "write_stdin"):
             # Arguments that were refused are not handed on.
             text = (

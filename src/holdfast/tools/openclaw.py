@@ -178,7 +178,8 @@ class OpenClaw(Dialect):
         ]
 
     def failure(self, error: HoldfastError, tool: str, arguments: dict[str, Any]) -> Details:
-        return Reply({"status": "failed", "error": str(error)}, str(error))
+        text = one_line(str(error))
+        return Reply({"status": "failed", "error": text}, text)
 
     def notice(self, event: Event) -> str:
         return words.notice(event) if event.type == "end" else event.text
