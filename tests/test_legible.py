@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from holdfast import SyncClient, SyncProcess
 from holdfast.cli._sieve import Legible
@@ -52,6 +55,7 @@ ATTACKS = {
     "link": b"\x1b]8;;javascript:x\x07",
 }
 BIDI = ["\u061c", "\u200e", "\u200f", "\u202a", "\u202d", "\u202e", "\u2066", "\u2067", "\u2069"]
+PIECES = [*ATTACKS.values(), *(each.encode() for each in BIDI), b"\x1b", b"\x1b[", b"\x1b]", b"m"]
 COLOURS = b"\x1b[1;31mred\x1b[0m \x1b[38;5;12mblue\x1b[m"
 WORDS = "строка 構建 naïve 👩‍💻".encode()
 
@@ -204,3 +208,17 @@ def test_colours_that_were_left_on_are_taken_back() -> None:
     assert screen.feed(b"\x1b[31mred") + screen.rest() == b"\x1b[31mred\x1b[0m"
     screen = Legible()
     assert screen.feed(b"plain\r\n\ttext\b") + screen.rest() == b"plain\r\n\ttext\b"
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.sampled_from([*PIECES, *(bytes([n]) for n in range(256))]), max_size=40), st.data()
+)
+def test_nothing_but_colours_ever_passes(parts: list[bytes], data: st.DataObject) -> None:
+    """Whatever is put together of escapes and their parts, and wherever it is cut."""
+    text = b"".join(parts)
+    at = data.draw(st.integers(0, len(text)))
+    screen = Legible()
+    shown = (screen.feed(text[:at]) + screen.feed(text[at:]) + screen.rest()).decode()
+    left = re.sub(r"\x1b\[[0-9;:]*[mK]", "", shown)
+    assert not re.search("[\x00-\x06\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", left)

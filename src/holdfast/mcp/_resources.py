@@ -13,6 +13,7 @@ import json
 
 from .._errors import HoldfastError, NotFound
 from .._quote import one_line
+from ..tools._imitation import told_apart
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -109,4 +110,4 @@ async def read(client: Client, uri: str) -> Content:
         raise
     except HoldfastError as error:  # it has no screen, for example
         raise NotFound(str(error)) from error
-    return {"uri": uri, "mimeType": _TEXT, "text": text}
+    return {"uri": uri, "mimeType": _TEXT, "text": told_apart(text)}
