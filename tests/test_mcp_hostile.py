@@ -9,6 +9,7 @@ import resource
 import select
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,8 +22,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from tests import mcp_servers
     from tests.mcp_servers import PROGRAM, Web, web
 else:
+    import mcp_servers
     from mcp_servers import PROGRAM, Web, web
 
 HELLO: dict[str, Any] = {
@@ -107,24 +110,33 @@ NONSENSE: dict[str, tuple[bytes, int, object]] = {
 
 
 @pytest.mark.parametrize("greeted", [True, False], ids=["greeted", "first"])
-@pytest.mark.parametrize("what", NONSENSE)
 def test_nonsense_on_stdio_is_answered_and_the_next_request_too(
-    what: str, greeted: bool, lines: Lines
+    greeted: bool, lines: Lines
 ) -> None:
-    line, code, id = NONSENSE[what]
+    """With an error that has its id, where it has one."""
     if greeted:
         lines.tell(HELLO)
         assert lines.hear()["id"] == "hello"
         lines.tell({"jsonrpc": "2.0", "method": "notifications/initialized"})
-    lines.tell(line)
-    answer = lines.hear()
-    assert (answer["error"]["code"], answer["id"]) == (code, id)
-    assert answer["error"]["message"]
+    for what, (line, code, id) in NONSENSE.items():
+        lines.tell(line)
+        answer = lines.hear()
+        assert (answer["error"]["code"], answer["id"]) == (code, id), what
+        assert answer["error"]["message"]
     if not greeted:
         lines.tell(HELLO)
         assert lines.hear()["result"]["serverInfo"]["name"] == "holdfast"
     lines.tell(PING)
     assert lines.hear() == {"jsonrpc": "2.0", "id": "ping", "result": {}}
+
+
+def test_an_answer_that_makes_no_sense_is_not_answered(lines: Lines) -> None:
+    """It is to us: an error about it would be taken for the answer to a request of theirs."""
+    lines.tell(HELLO)
+    assert lines.hear()["id"] == "hello"
+    lines.tell(b'{"jsonrpc": "2.0", "id": 3, "result": ' + b"[" * 300 + b"]" * 300 + b"}")
+    lines.tell(PING)
+    assert lines.hear()["id"] == "ping"
 
 
 # -- HTTP ------------------------------------------------------------------------------------------
@@ -183,12 +195,24 @@ def half_sent(server: Web, what: str) -> socket.socket:
     return end
 
 
+@pytest.fixture
+def hasty(home: str, here: Path, no_leaks: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
+    """A server that gives a request a second to arrive."""
+    program = (
+        "import sys; from holdfast.mcp import _patience; from holdfast.cli import main; "
+        "_patience.HEAD = _patience.BODY = 1.0; sys.exit(main())"
+    )
+    monkeypatch.setattr(mcp_servers, "PROGRAM", [sys.executable, "-c", program, "mcp"])
+    with web() as found:
+        yield found
+
+
 @pytest.mark.parametrize("what", HALVES)
-def test_a_request_that_is_half_sent_is_given_up(what: str, server: Web) -> None:
+def test_a_request_that_is_half_sent_is_given_up(what: str, hasty: Web) -> None:
     """The server hangs up; whoever sends a byte now and then gets no longer."""
-    with half_sent(server, what) as end:
+    with half_sent(hasty, what) as end:
         until = time.monotonic() + 100
-        while not select.select([end], [], [], 0.5)[0]:
+        while not select.select([end], [], [], 0.3)[0]:
             assert time.monotonic() < until, "it waits for ever"
             if what != "nothing":
                 with contextlib.suppress(OSError):
@@ -196,7 +220,7 @@ def test_a_request_that_is_half_sent_is_given_up(what: str, server: Web) -> None
         with contextlib.suppress(ConnectionResetError):
             said = end.recv(1 << 16)
             assert said == b"" or said.startswith(b"HTTP/1.1 408 ")
-    assert greeted(server).status_code == 200
+    assert greeted(hasty).status_code == 200
 
 
 def test_half_sent_requests_keep_nobody_out(
@@ -223,24 +247,24 @@ def test_half_sent_requests_keep_nobody_out(
         server.end()
 
 
-def test_streams_and_calls_take_as_long_as_they_take(server: Web) -> None:
+def test_calls_take_as_long_as_they_take(hasty: Web) -> None:
     """The limits are for what is sent; an answer that is waited for is not cut off."""
-    place = urlsplit(server.url)
+    place = urlsplit(hasty.url)
     assert place.port is not None
     headers = {
         "Accept": "application/json, text/event-stream",
         "MCP-Protocol-Version": "2025-11-25",
     }
-    headers["Authorization"] = f"Bearer {server.token}"
+    headers["Authorization"] = f"Bearer {hasty.token}"
     with httpx2.Client(headers=headers, timeout=60) as client:
-        hello = client.post(server.url, json=HELLO)
+        hello = client.post(hasty.url, json=HELLO)
         client.headers["mcp-session-id"] = hello.headers["mcp-session-id"]
         call = {
             "name": "spawn_process",
-            "arguments": {"command": "sleep 13; echo done", "wait": True},
+            "arguments": {"command": "sleep 3; echo done", "wait": True},
         }
         request = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
-        answer = client.post(server.url, json=request)
+        answer = client.post(hasty.url, json=request)
         assert "done" in answer.text
 
 

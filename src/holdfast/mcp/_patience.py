@@ -17,7 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 if TYPE_CHECKING:
     from typing import Any
 
-_HEAD, _BODY = 10.0, 30.0  # seconds
+HEAD, BODY = 10.0, 30.0  # seconds
 _MOST = 512
 _OURS = 64  # descriptors that are for other things: logs, the keeper, what is watched
 _TOO_LATE = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
@@ -76,7 +76,7 @@ class PatientProtocol(H11Protocol):
             self._arrived()
             self._in_body = answering
             self._since = self.loop.time()
-            self._limit = self.loop.call_later(_BODY if answering else _HEAD, self.give_up)
+            self._limit = self.loop.call_later(BODY if answering else HEAD, self.give_up)
 
     def _arrived(self) -> None:
         if self._limit is not None:
