@@ -29,6 +29,8 @@ _NOTICES = (
     "worked in this directory and was lost",
     "more events come with the next results",
 )
+# The line of an event that says whom it is about; in JSON it looks different.
+_ABOUT = re.compile(r"handle:\s*proc-[a-z0-9]{16}", re.IGNORECASE)
 _NOT_LETTERS = re.compile(r"[\W\d_]+")
 # Cyrillic, Greek and other letters, and the ones that they look like.
 _ALIKE = str.maketrans(
@@ -60,4 +62,4 @@ _LETTERS = re.compile("|".join(_letters(notice) for notice in _NOTICES))
 
 
 def _imitates(output: str) -> bool:
-    return _LETTERS.search(_letters(output)) is not None
+    return bool(_ABOUT.search(output) or _LETTERS.search(_letters(output)))
