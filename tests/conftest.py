@@ -20,6 +20,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -64,7 +65,10 @@ def _nothing(*_: object) -> None:
     return
 
 
-_HANDLERS = {signal.SIGINT: signal.default_int_handler, signal.SIGCHLD: signal.SIG_DFL}
+_HANDLERS: dict[int, Any] = {
+    signal.SIGINT: signal.default_int_handler,
+    signal.SIGCHLD: signal.SIG_DFL,
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -187,9 +191,9 @@ def shared_keeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedKe
 
 def _shares(request: pytest.FixtureRequest) -> bool:
     node = request.node
-    return bool(node.get_closest_marker("shared_keeper")) and not node.get_closest_marker(
-        "own_keeper"
-    )
+    if node.get_closest_marker("own_keeper") or "kill_both" in request.fixturenames:
+        return False
+    return node.get_closest_marker("shared_keeper") is not None
 
 
 @pytest.fixture

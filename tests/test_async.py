@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 Child = Callable[..., list[str]]
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.shared_keeper, pytest.mark.anyio]
 
 
 @pytest.fixture
-async def hf(home: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Client]:
+async def hf(home: str, monkeypatch: pytest.MonkeyPatch, session: str) -> AsyncIterator[Client]:
     """A client that holds the session ``"test"`` and may run a hundred processes."""
     monkeypatch.setenv("HOLDFAST_MAX_RUNNING", "100")
-    async with connect(session="test") as client:
+    async with connect(session=session) as client:
         yield client
 
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 else:
     from person import BEFORE, Person
 
+pytestmark = pytest.mark.shared_keeper
+
 Shell = Callable[..., SyncProcess]
 BASH = ["bash", "--norc", "--noprofile", "-i"]
 

@@ -42,7 +42,7 @@ PROMISED = [
     "log",
 ]
 
-pytestmark = pytest.mark.usefixtures("home")
+pytestmark = [pytest.mark.shared_keeper, pytest.mark.usefixtures("home")]
 
 
 class Done:

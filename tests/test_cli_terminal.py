@@ -25,7 +25,7 @@ else:
 HOLDFAST = [sys.executable, "-m", "holdfast"]
 SHELL = ("-e", "PS1=sh> ", "-e", "HISTFILE=", "--", "bash", "--norc", "--noprofile", "-i")
 
-pytestmark = pytest.mark.usefixtures("home")
+pytestmark = [pytest.mark.shared_keeper, pytest.mark.usefixtures("home")]
 
 
 class Done:

@@ -31,6 +31,8 @@ from holdfast.keeper import pump
 from holdfast.keeper.pump import LogWriter
 from holdfast.testing import wait_until
 
+pytestmark = pytest.mark.shared_keeper
+
 MIB = 1 << 20
 NUMBERS = 262147  # after so many lines ``children/writes_pattern.py`` begins again
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 else:
     from toolcalls import call, toolset
 
+pytestmark = pytest.mark.shared_keeper
+
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:

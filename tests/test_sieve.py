@@ -22,6 +22,8 @@ from holdfast.cli._sieve import Sieve
 from holdfast.testing import wait_until
 from holdfast.watcher.queries import QUERY
 
+pytestmark = pytest.mark.shared_keeper
+
 RECORDED = Path(__file__).parent / "data" / "screens"
 CLIPBOARD = b"52;c;aGVsbG8="
 

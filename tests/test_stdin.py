@@ -27,6 +27,8 @@ from holdfast import (
 )
 from holdfast.testing import wait_until
 
+pytestmark = pytest.mark.shared_keeper
+
 Child = Callable[..., list[str]]
 PIPE = 65536
 
@@ -208,7 +210,7 @@ def test_several_senders_are_not_mixed(hf: SyncClient) -> None:
 
 
 def test_a_thousand_sends_that_wait_are_all_taken_when_the_process_reads(
-    hf: SyncClient, reader: Reader
+    hf: SyncClient, reader: Reader, session: str
 ) -> None:
     """One piece fills the pipe and everything behind it waits; then all of it goes at once."""
     import asyncio
@@ -216,7 +218,7 @@ def test_a_thousand_sends_that_wait_are_all_taken_when_the_process_reads(
     count = 1500
 
     async def main() -> None:
-        async with connect(session="test") as client:
+        async with connect(session=session) as client:
             process = await client.get(reader.process.handle)
             first = asyncio.create_task(process.send(b"a" * 70_000, timeout=60))
             rest = [asyncio.create_task(process.send(b"b", timeout=60)) for _ in range(count)]

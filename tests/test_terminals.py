@@ -26,6 +26,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+pytestmark = pytest.mark.shared_keeper
+
 Start = Callable[..., SyncProcess]
 Child = Callable[..., list[str]]
 Ready = Callable[[SyncProcess], SyncProcess]
@@ -155,10 +157,10 @@ def test_an_ended_process_takes_no_keys(start: Start) -> None:
     assert process.refresh().public()["attach"] is None
 
 
-def test_another_session_sees_no_terminal_of_ours(start: Start) -> None:
+def test_another_session_sees_no_terminal_of_ours(start: Start, session: str) -> None:
     """Screen, keys and resize of another session's process are as if it did not exist."""
     process = start(PLAIN_BASH)
-    with connect(session="other") as other:
+    with connect(session=f"{session}-other") as other:
         with pytest.raises(NotFound):
             other.get(process.handle)
         process._process._client = other._client
