@@ -110,6 +110,12 @@ def _descriptors() -> dict[str, str]:
     return {fd: what for fd, what in found.items() if not what.startswith(passed)}
 
 
+_OF_A_KEEPER = {
+    *("keeper.lock", "keeper.log", "keeper.log.old", "keeper.sock", "tmux.sock", "tmux.sock.lock"),
+    *("processes", "sessions"),
+}
+
+
 class SharedKeeper:
     """The home that the tests of this process share, with its keeper."""
 
@@ -151,6 +157,7 @@ class SharedKeeper:
             _no_survivors(handles)
             docker_engine.no_containers(self.home.path)
             left = [name for name in os.listdir(self.home.processes) if "spare." not in name]
+            left += set(os.listdir(self.home.path)) - _OF_A_KEEPER
             assert not left, f"the test left something in the home it shares: {left}"
             self._check_journal()
         except BaseException:

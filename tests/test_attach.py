@@ -443,6 +443,7 @@ def test_a_process_that_does_not_read_keeps_nobody_from_leaving(hf: SyncClient) 
 # -- crashes ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.own_keeper
 def test_attach_goes_on_when_the_worker_is_killed(hf: SyncClient, shell: Shell) -> None:
     """kill -9 of the half that works: the person notices nothing, and can type and resize."""
     process = shell()

@@ -670,6 +670,7 @@ def test_rm_deletes_all_traces(home: str) -> None:
 # -- events ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.own_keeper
 def test_events_are_shown_until_acknowledged() -> None:
     """As a table, as JSON, as the text for an agent."""
     handle = start("--label", "build", "--session", "s", "--", "echo done; exit 3")
@@ -705,6 +706,7 @@ def test_events_follow_as_they_come(beside: Beside) -> None:
 # -- the rest --------------------------------------------------------------------------------------
 
 
+@pytest.mark.own_keeper
 def test_keeper_status_restart_and_stop() -> None:
     """Without one it says so; a restart loses nothing; stop leaves processes, --kill does not."""
     assert cli("keeper", "status").out.startswith("no keeper runs for ")
@@ -722,6 +724,7 @@ def test_keeper_status_restart_and_stop() -> None:
     assert cli("keeper", "nonsense").code == 125
 
 
+@pytest.mark.own_keeper
 def test_config_shows_the_settings_in_force(home: str) -> None:
     """As they would be written in config.toml; the environment counts more."""
     Path(home).mkdir(mode=0o700, exist_ok=True)
@@ -738,6 +741,7 @@ def test_config_shows_the_settings_in_force(home: str) -> None:
     assert "line 1: grace" in one_error(done)
 
 
+@pytest.mark.own_keeper
 def test_doctor_says_what_works(home: str) -> None:
     """A line for each check; an unusable home is a problem and exit code 1."""
     start("--", "sleep", "60")
@@ -842,6 +846,7 @@ def test_a_closed_stdout_is_no_error(home: str, words: list[str]) -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.own_keeper
 def test_keeper_stop_says_whether_there_was_one(home: str) -> None:
     cli("run", "--", "true")
     assert cli("keeper", "stop").out.startswith("stopped")

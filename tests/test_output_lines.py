@@ -481,6 +481,7 @@ def test_pages_of_a_flood_are_numbered_right_though_its_head_is_freed(
     assert match.line == total // 16 - 1
 
 
+@pytest.mark.own_keeper
 def test_a_worker_killed_while_it_frees_counts_no_line_twice_and_misses_none(
     hf: SyncClient, child: Callable[..., list[str]]
 ) -> None:

@@ -322,6 +322,7 @@ def test_an_ended_process_is_not_running_and_says_how_it_ended(hf: SyncClient) -
         process.send(b"hello\n")
 
 
+@pytest.mark.own_keeper
 def test_stdin_goes_on_when_the_worker_was_killed(hf: SyncClient) -> None:
     """Nothing twice, nothing lost: the guard holds the writing end."""
     process = hf.spawn("cat", stdin=True)

@@ -462,7 +462,7 @@ def test_a_server_that_is_begun_again_with_a_sandbox_does_not_control_what_was_f
     """The session is the same, and its shells are still there."""
     with connect(session=f"{session}-conv") as hf:
         shell = hf.spawn("sh", stdin=True)
-        with wire("--session", "conv", "--sandbox") as server:
+        with wire("--session", f"{session}-conv", "--sandbox") as server:
             write = {"action": "write", "handle": shell.handle, "data": f"{OUT}\n"}
             assert "not confined" in server.call("process", **write)["error"]
             server.call("process", action="kill", handle=shell.handle)
