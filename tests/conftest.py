@@ -138,7 +138,7 @@ class SharedKeeper:
         return f"test-{next(self._numbers)}"
 
     def begin(self) -> None:
-        """Have a keeper, and remember which; one that had nothing to do for a minute has gone."""
+        """Have a keeper, and remember which; one that had nothing to do for long has gone."""
         with self._client() as client:
             self._halves = _halves(client)
         self._said = os.stat(self.home.keeper_log).st_size
@@ -170,7 +170,11 @@ class SharedKeeper:
 
     @contextmanager
     def _client(self) -> Iterator[SyncClient]:
-        client = open_client(self.home, None)
+        os.environ["HOLDFAST_KEEPER_IDLE"] = "10m"  # of a keeper that has to be started for it
+        try:
+            client = open_client(self.home, None)
+        finally:
+            del os.environ["HOLDFAST_KEEPER_IDLE"]
         try:
             yield client
         finally:

@@ -573,6 +573,7 @@ def stopped_at_once(hf: SyncClient, name: str, output: Path) -> None:
     thread.join(60)
 
 
+@pytest.mark.long
 @pytest.mark.own_keeper
 @pytest.mark.parametrize(
     ("life", "how", "stride"),
@@ -604,6 +605,7 @@ def test_a_worker_killed_at_each_step_tells_of_an_agent_once(
     assert all(record.told and record.tail is None for record in load_agents(hf.home, session))
 
 
+@pytest.mark.long
 @pytest.mark.own_keeper
 def test_a_worker_killed_at_each_step_tells_of_a_lost_agent_once(
     hf: SyncClient, session: str

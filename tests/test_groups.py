@@ -298,6 +298,7 @@ def life(group: SyncGroup) -> None:
             first.send("", enter=True)
 
 
+@pytest.mark.long
 @pytest.mark.own_keeper
 @pytest.mark.parametrize("offset", [0, 17])
 def test_a_worker_killed_at_each_step_tells_of_a_group_once(hf: SyncClient, offset: int) -> None:

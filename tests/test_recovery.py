@@ -251,6 +251,7 @@ def send_once(process: SyncProcess, line: str) -> None:
         send_once(process, line)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "halves",
     [["worker"] * 40, ["guard"] * 20, ["worker", "guard"] * 20],

@@ -298,6 +298,7 @@ def test_worker_and_runner_killed_together(hf: SyncClient, far: FarAway, first: 
     assert far.told(process) == ["start", "remove"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("mode", "stride"), [("pipe", 7), ("pty", 11)])
 def test_a_worker_killed_at_each_step_of_a_restart(
     hf: SyncClient, far: FarAway, tmp_path: Path, mode: str, stride: int
@@ -325,6 +326,7 @@ def test_a_worker_killed_at_each_step_of_a_restart(
     assert step > 50
 
 
+@pytest.mark.long
 def test_a_worker_killed_at_many_steps_of_a_forced_stop(hf: SyncClient, far: FarAway) -> None:
     """The next one goes on with it: the caller gets its receipt, and what runs is gone."""
     step, reached = 0, True

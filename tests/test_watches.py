@@ -863,6 +863,7 @@ def test_a_watch_from_before_there_were_two_streams_goes_on(
     assert {event.stream for event in seen(hf)} == {"stdout"}
 
 
+@pytest.mark.long
 @pytest.mark.own_keeper
 @pytest.mark.parametrize("separate", [False, True], ids=["merged", "separate"])
 def test_a_worker_killed_at_each_step_of_telling_what_was_seen(
