@@ -18,14 +18,14 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
-from holdfast import SyncClient, SyncProcess, connect
+from holdfast import HoldfastError, SyncClient, SyncProcess, connect
 from holdfast._home import Home
 from holdfast._kernel import all_processes, mark_of, stat
 from holdfast._link import run
@@ -316,6 +316,13 @@ def hf(session: str) -> Iterator[SyncClient]:
     """A client that holds the test's own session."""
     with connect(session=session) as client:
         yield client
+        end_at_once(client)
+
+
+def end_at_once(client: SyncClient) -> None:
+    """Spare what a test left running its grace: closing a session would wait for it."""
+    with suppress(HoldfastError):
+        client.stop_all(grace=0)
 
 
 @pytest.fixture

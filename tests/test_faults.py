@@ -285,7 +285,7 @@ def test_the_deaf_are_killed_at_the_end_of_their_grace(
     process = ready(hf.spawn(child("ignores_term", "HUP"), grace=60, **mode_of(mode)))
     begun = time.monotonic()
     receipt = process.kill(grace=0.5)
-    assert 0.5 <= time.monotonic() - begun < 15
+    assert 0.5 <= time.monotonic() - begun < 50
     assert (receipt.forced, receipt.survivors) == (True, [])
     assert (receipt.record.status, receipt.record.signal) == ("killed", "SIGKILL")
     nothing_left(hf, process)

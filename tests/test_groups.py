@@ -227,6 +227,7 @@ def test_a_member_removed_as_it_ended_is_told_of(hf: SyncClient, gate: Gate) -> 
     assert [process.handle for process in hf.list()] == [stays.handle]
 
 
+@pytest.mark.own_keeper
 def test_a_member_removed_on_a_full_disk_is_refused_and_told_of_later(hf: SyncClient) -> None:
     """The keeper goes on, and what could not be written is not forgotten."""
     group = hf.group("checks")

@@ -70,7 +70,7 @@ def test_a_megabyte_to_a_process_that_never_reads_is_a_partial_answer_in_time(
     assert process.send(b"x" * 1_000_000, timeout=0.2) == 0
     assert process.send(b"", timeout=0.2) == 0
     assert process.send(b"x", eof=True, timeout=0.2) == 0
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
     assert process.kill().record.status == "killed"
 
 

@@ -949,6 +949,7 @@ def test_cooldowns_and_caps_hold_across_kills(hf: SyncClient, feed: Feed) -> Non
     assert [(event.missed, event.last) for event in seen(hf)] == [(0, False), (2, True)]
 
 
+@pytest.mark.own_keeper
 def test_what_cannot_be_written_now_is_told_later(hf: SyncClient, feed: Feed, session: str) -> None:
     """A full disk: the watch stays where it was, and looks again."""
     process = hf.spawn(feed.command)
