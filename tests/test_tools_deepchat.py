@@ -180,9 +180,9 @@ async def test_a_call_that_is_given_up_leaves_its_command_in_the_list(
         calling.cancel()
         with pytest.raises(asyncio.CancelledError):
             await calling
-        (session,) = await listed(tools)
-        assert session["status"] == "running"
-        await tools.call("process", {"action": "kill", "sessionId": session["sessionId"]})
+        (left,) = await listed(tools)
+        assert left["status"] == "running"
+        await tools.call("process", {"action": "kill", "sessionId": left["sessionId"]})
 
 
 # -- US-2: monitor its output ------------------------------------------------------------------
