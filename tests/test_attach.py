@@ -132,10 +132,12 @@ def test_the_way_out_is_seen_before_the_screen_is_drawn(shell: Shell) -> None:
     """The hint stays for a moment, or until a key is pressed, which is not lost."""
     process = shell()
     with Person("attach", process.handle) as person:
-        person.sees(f"{BEFORE}\n$ holdfast\n[attached to {process.handle}; C-] lets you go")
+        hint = f"[attached to {process.handle}; C-] lets you go".encode()
+        person.was_shown(hint)  # it may be gone by now
         person.types("echo qu''ick\r")
         person.sees("\nquick")
         assert BEFORE not in person.screen()
+        assert person.output.index(hint) < person.output.index(b"sh>")
 
 
 def test_a_burst_of_output_is_shown_to_its_last_line(shell: Shell) -> None:
