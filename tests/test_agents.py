@@ -112,6 +112,7 @@ def test_a_registrant_can_wait_for_the_stop_itself(hf: SyncClient) -> None:
     assert hf.agent("long").status == "completed"  # it had finished all the same
 
 
+@pytest.mark.weight(5)
 def test_a_registrant_that_does_not_answer_is_not_waited_for_for_ever(hf: SyncClient) -> None:
     hf.register_agent("deaf", "worker")
     record = hf.agent("deaf").stop()
@@ -397,6 +398,7 @@ def test_a_stop_on_a_full_disk_reaches_the_registrant(hf: SyncClient) -> None:
 # -- one name, several registrations ---------------------------------------------------------------
 
 
+@pytest.mark.weight(5)
 def test_a_late_word_is_of_its_own_registration(hf: SyncClient) -> None:
     """One that was given up says that it is done: another of its name runs on."""
     calls: list[str] = []
@@ -487,6 +489,7 @@ def test_a_session_with_an_agent_or_a_holder_is_not_forgotten(hf: SyncClient, se
     person.close()
 
 
+@pytest.mark.weight(5)
 @pytest.mark.own_keeper
 def test_waiting_for_a_stop_goes_on_though_no_keeper_can_be_reached(hf: SyncClient) -> None:
     """For a while: the stop of later reaches the registrant."""
@@ -521,6 +524,7 @@ def test_closing_gives_up_what_waits_beside(home: str, session: str) -> None:
         wait_until(lambda: other.keeper_status()["connections"] <= 2)
 
 
+@pytest.mark.weight(5)
 def test_a_stop_may_close_the_client(home: str, session: str) -> None:
     async def main() -> None:
         closed = asyncio.Event()

@@ -811,6 +811,7 @@ def mentioning(text: str) -> list[int]:
     return found
 
 
+@pytest.mark.weight(4)
 def test_demo_runs_and_leaves_nothing_behind(tmp_path: Path) -> None:
     """Every claim it makes is checked by itself; its home is gone afterwards."""
     place = tmp_path / "demo"

@@ -261,6 +261,7 @@ def test_a_fork_bomb_is_cleared_by_one_kill(
     assert len(receipt.processes) > 20
 
 
+@pytest.mark.weight(4)
 def test_a_keeper_that_comes_late_kills_all_the_same(
     hf: SyncClient, child: Child, ready: Ready
 ) -> None:

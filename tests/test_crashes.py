@@ -229,6 +229,7 @@ def test_an_event_is_seen_until_it_is_acknowledged_and_has_one_id(
 # -- killed at each system call --------------------------------------------------------------------
 
 
+@pytest.mark.weight(10)
 @pytest.mark.long
 @pytest.mark.parametrize(("mode", "stride"), [("pipe", 2), ("tty", 5), ("tmux", 7)])
 def test_a_worker_killed_at_each_step_of_a_life(

@@ -855,6 +855,7 @@ def container_ended(engine: Engine, process: SyncProcess) -> bool:
     return not found["State"]["Running"]
 
 
+@pytest.mark.weight(5)
 @pytest.mark.own_keeper
 @pytest.mark.parametrize("by", ["itself", "kill"])
 def test_an_end_on_a_full_disk_is_told_when_there_is_room(

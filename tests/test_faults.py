@@ -346,6 +346,7 @@ def zombies(hf: SyncClient) -> list[int]:
     return [each.pid for each in all_processes() if each.parent in parents and each.state == "Z"]
 
 
+@pytest.mark.weight(8)
 @pytest.mark.long
 def test_a_thousand_starts_and_ends_leave_the_keeper_as_it_was(hf: SyncClient) -> None:
     """No descriptor, zombie or group more, and no memory to speak of."""
@@ -365,6 +366,7 @@ def test_a_thousand_starts_and_ends_leave_the_keeper_as_it_was(hf: SyncClient) -
     nothing_left(hf, *processes[-50:])
 
 
+@pytest.mark.weight(8)
 @pytest.mark.long
 def test_a_thousand_at_once_have_their_own_codes(
     home: str, kind: str, gate: Gate, monkeypatch: pytest.MonkeyPatch
@@ -390,6 +392,7 @@ with holdfast.connect(home=sys.argv[1]): pass
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", MODES)
 def test_a_low_limit_of_descriptors_is_the_processes_not_the_keepers(
     home: str, kind: str, mode: str

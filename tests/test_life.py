@@ -363,6 +363,7 @@ def test_the_same_handle_is_the_same_process(start: Start, tmp_path: Path, gate:
     assert starts.read_text() == "x\n"
 
 
+@pytest.mark.weight(3)
 def test_an_end_in_the_first_millisecond_is_seen_with_its_output(
     client: Callable[..., SyncClient], asked: dict[str, Any]
 ) -> None:

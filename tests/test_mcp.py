@@ -139,6 +139,7 @@ async def test_a_call_that_blocks_answers_before_the_client_loses_patience(
         assert (found["status"], found["exit_code"]) == ("failed", 4)
 
 
+@pytest.mark.weight(5)
 @pytest.mark.parametrize(("transport", "era"), WAYS_TO_TELL)
 async def test_progress_is_told_while_a_call_waits(
     home: str, here: Path, gate: Gate, transport: str, era: str
@@ -651,6 +652,7 @@ def test_what_is_started_gets_nothing_of_the_servers(
 # -- faults 21 and 22 --------------------------------------------------------------------------
 
 
+@pytest.mark.weight(5)
 @pytest.mark.parametrize("era", ["legacy", pytest.param("auto", marks=pytest.mark.long)])
 def test_a_pattern_that_never_ends_holds_up_nobody_else(home: str, here: Path, era: str) -> None:
     """Fault 21: it is given up and said so; other calls are answered meanwhile."""

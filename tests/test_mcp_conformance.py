@@ -36,6 +36,7 @@ def url(
     server.communicate(timeout=30)
 
 
+@pytest.mark.weight(15)
 @pytest.mark.parametrize("era", ERAS)
 def test_the_conformance_suite_finds_only_what_we_do_not_offer(
     url: str, tmp_path: Path, era: str

@@ -170,6 +170,7 @@ def test_the_token_is_printed_once_or_given(home: str, here: Path, tmp_path: Pat
 VERSIONS = ["2024-11-05", "2025-06-18", "2025-11-25", "1999-01-01"]
 
 
+@pytest.mark.weight(6)
 @pytest.mark.parametrize(
     ("options", "versions"),
     [([], VERSIONS), (["--channel", "--dialect", "codex"], VERSIONS[-2:])],

@@ -320,6 +320,7 @@ def test_worker_and_runner_killed_together(hf: SyncClient, far: FarAway, first: 
     assert far.told(process) == ["start", "remove"]
 
 
+@pytest.mark.weight(8)
 @pytest.mark.long
 @pytest.mark.parametrize(("mode", "stride"), [("pipe", 7), ("pty", 11)])
 def test_a_worker_killed_at_each_step_of_a_restart(
@@ -370,6 +371,7 @@ def test_a_runner_that_died_before_it_had_begun_has_failed(hf: SyncClient, far: 
     assert process.refresh().notes == ["its runner was killed before it had begun"]
 
 
+@pytest.mark.weight(4)
 @pytest.mark.usefixtures("impatient")
 def test_a_runner_that_keeps_dying_is_given_up(far: FarAway, hf: SyncClient) -> None:
     """Ten times, ever more slowly, is enough: what it ran may still be there, and is named."""
@@ -395,6 +397,7 @@ def test_a_runner_that_can_live_again_goes_on(far: FarAway, hf: SyncClient) -> N
     assert far.told(process) == ["start", "remove"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["pipe", "pty"])
 def test_out_of_descriptors_there_is_one_runner_or_none(
     hf: SyncClient, far: FarAway, mode: str

@@ -931,6 +931,7 @@ def test_nothing_is_missed_or_repeated_whatever_is_killed(
     assert [event.nth for event in seen(hf)] == list(range(1, 301))
 
 
+@pytest.mark.weight(5)
 @pytest.mark.own_keeper
 def test_cooldowns_and_caps_hold_across_kills(hf: SyncClient, feed: Feed) -> None:
     """Nobody is flooded because the watcher was killed."""
