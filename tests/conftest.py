@@ -254,7 +254,7 @@ def _no_survivors(handles: set[str]) -> None:
     if not handles:
         return
     try:
-        wait_until(lambda: not survivors(), timeout=5)
+        wait_until(lambda: not survivors())
     except AssertionError:
         left = survivors()
         for pid in left:

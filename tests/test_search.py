@@ -310,7 +310,7 @@ class TestTime:
             over.set()
             thread.join()
         assert not result.complete
-        assert passes > 20
+        assert passes > 3
 
 
 class TestRefusals:
