@@ -332,6 +332,7 @@ if BEST != "tree":
         assert not alive(frozen)
         assert not any(os.path.exists(path) for path in process.record.cgroups)
 
+    @pytest.mark.own_keeper
     def test_a_group_that_the_living_made_is_left_alone(
         hf: SyncClient, child: Child, ready: Ready, kind: str
     ) -> None:
