@@ -15,6 +15,8 @@ from holdfast._completion import clean_tail, clean_text
 from holdfast._model import duration_text
 from holdfast.testing import wait_until
 
+pytestmark = pytest.mark.shared_keeper
+
 Child = Callable[..., list[str]]
 
 # Characters of one to four bytes, and control sequences of every kind between them.
@@ -315,7 +317,7 @@ def test_the_public_form_of_an_event_is_plain_json_with_text_and_tail(hf: SyncCl
         "seq": 1,
         "id": f"{process.handle}:end",
         "type": "end",
-        "session": "test",
+        "session": hf.session,
         "handle": process.handle,
         "label": "x",
         "status": "failed",

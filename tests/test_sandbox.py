@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 else:
     from contained import LIMITING, MODES, mode_of
 
+pytestmark = pytest.mark.shared_keeper
+
 Child = Callable[..., list[str]]
 Ready = Callable[[SyncProcess], SyncProcess]
 CHILDREN = Path(__file__).parent / "children"
@@ -234,7 +236,7 @@ def test_what_belongs_to_somebody_else_can_be_written_to_by_root(
 
 
 def test_another_keeper_and_an_engine_are_no_way_out(
-    hf: SyncClient, work: Path, monkeypatch: pytest.MonkeyPatch
+    hf: SyncClient, work: Path, monkeypatch: pytest.MonkeyPatch, session: str
 ) -> None:
     """Sockets need no network; the usual ones are not there, though their directory is."""
     user = work / "user"
@@ -244,7 +246,7 @@ def test_another_keeper_and_an_engine_are_no_way_out(
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     monkeypatch.setenv("DOCKER_HOST", f"unix://{work}/docker.sock")
     engine = socket.socket(socket.AF_UNIX)
-    with contextlib.closing(engine), connect(home=usual, session="test") as other:
+    with contextlib.closing(engine), connect(home=usual, session=session) as other:
         engine.bind(f"{work}/docker.sock")
         other.spawn("true").wait(30)
         command = (
@@ -256,12 +258,14 @@ def test_another_keeper_and_an_engine_are_no_way_out(
         assert process.read_at(0).text == "0\n0\n"
 
 
-def test_a_keeper_sees_that_a_client_is_in_a_sandbox(hf: SyncClient, work: Path) -> None:
+def test_a_keeper_sees_that_a_client_is_in_a_sandbox(
+    hf: SyncClient, work: Path, session: str
+) -> None:
     """What a client says of its machine is not believed: pids would not mean the same to both."""
     home = work / "home"
     compiled = shutil.ignore_patterns("__pycache__")
     shutil.copytree(os.path.dirname(_sandbox.__file__), work / "holdfast", ignore=compiled)
-    with connect(home=home, session="test") as other:
+    with connect(home=home, session=session) as other:
         other.spawn("true").wait(30)
         program = (
             "import holdfast, holdfast._kernel as kernel\n"

@@ -225,7 +225,8 @@ class PaneEnd:
             size = _tmux.Captured(screen).size
             if size != record.size:
                 record.resized(self._log_size(), *size)
-            replace_private(self._worker.home.screen(record.handle), screen)
+            if os.path.exists(self._worker.home.meta(record.handle)):  # not removed meanwhile
+                replace_private(self._worker.home.screen(record.handle), screen)
         except (OSError, ValueError) as error:
             say(f"{record.handle}: its screen cannot be saved: {error}")
 

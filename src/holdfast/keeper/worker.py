@@ -98,6 +98,7 @@ class Worker:
         self._nudge: Timer | None = None
         self._look: Timer | None = None  # at the guard
         self._looks = 0
+        self._heard = 0
         self._idle: Timer | None = None
         self._reap: Timer | None = None
 
@@ -150,11 +151,16 @@ class Worker:
             self._look = self.loop.after(LOOK, self._look_at_guard)
 
     def _look_at_guard(self) -> None:
-        """A guard that takes in no nudge, at one look after the other, hangs or is stopped."""
+        """A guard that takes in no nudge, from one look to the next, hangs or is stopped.
+
+        One that is slow, on a busy machine, may have another before it at every look.
+        """
         self._look = None
         if not self._channel.unheard():
             return
-        self._looks = 0 if self._channel.guard_is_traced() else self._looks + 1
+        heard, self._heard = self._heard, self._channel.heard()
+        slow = heard != self._heard
+        self._looks = 0 if slow or self._channel.guard_is_traced() else self._looks + 1
         if self._looks >= STOPPED_LOOKS:
             say("the guard does not answer: ending it, and going on in its place")
             self.end_guard()
