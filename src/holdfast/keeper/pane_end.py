@@ -23,7 +23,7 @@ import signal
 import time
 
 from .. import _kernel, _tmux
-from .._home import replace_private
+from .._home import replace_private, unlink
 from .._model import ExitNote, signal_name
 from .guard import note_of
 from .journal import say
@@ -276,3 +276,4 @@ class PaneEnd:
         self._tmux.forget(child.record.handle)
         if child.note is None:
             child.settle_strange()
+            unlink(self._worker.home.begun(child.record.handle))  # of a start that was taken up
