@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ._check import Problem
     from ._plan import Plan
 
-_PIDS = 3000
+_PIDS = 2000
 _OWN_PID_MAX = (6, 14)  # since then each pid namespace has one
 _SHOWN = 5
 _GOES_WITHIN = 40.0
@@ -90,7 +90,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--keep-going", action="store_true", help="also after a round that failed")
     parser.add_argument("--keep", metavar="DIRECTORY", help="keep all homes and journals, there")
     parser.add_argument("--plan", action="store_true", help="print the plan, and do nothing")
-    parser.add_argument("--pids", type=int, default=_PIDS, help="in the pid namespace (3000)")
+    parser.add_argument("--pids", type=int, default=_PIDS, help="in the pid namespace (2000)")
     parser.add_argument("--no-namespace", action="store_true", help="as for an ordinary user")
     parser.add_argument("--inside", help=argparse.SUPPRESS)
     options = parser.parse_args()

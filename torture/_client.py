@@ -219,6 +219,9 @@ class Actor:
     async def on_eof(self, process: Any) -> None:
         await got(process.send("", eof=True))
 
+    async def on_watch(self, process: Any, condition: str) -> Any:
+        return {"watch": await got(process.watch(condition))}
+
     async def on_clear(self, process: Any) -> None:
         await got(process.clear())
 

@@ -376,6 +376,8 @@ class _Planner:
             steps.append(["follow", handle])
         if spec.kind == "pattern" and dice.random() < 0.15:
             steps.append(["clear", handle])
+        if dice.random() < 0.15:
+            steps.append(["watch", handle, dice.choice(("output=0[0-4]7$", "quiet=50ms"))])
         if dice.random() < 0.3:
             steps += self._reading(handle)
         if dice.random() < 0.5:
