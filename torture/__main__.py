@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from holdfast._tmux import find_tmux
 
 from . import __doc__ as about
-from ._check import summary
+from ._history import summary
 from ._plan import CREWS, FAULTS, plan_of
 from ._round import Round, Surroundings
 

@@ -17,20 +17,16 @@ from holdfast._home import Home
 from holdfast._output import Log
 from holdfast._store import Store
 
-from ._journal import Reader
+from ._history import HALVES, SLACK, Act, History
 from ._plan import NATURAL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from typing import Any
 
     from holdfast import Record
 
     from ._plan import Plan, Spec
 
-# Between what we wrote down and what happened, on a busy machine.
-_SLACK = 3.0
-_BUSY = 10.0
 _STOPS = ("kill", "remove", "stop_group", "stop_all")
 # What an error of this code may be due to.
 _EXCUSES: dict[str, tuple[str, ...]] = {
@@ -43,8 +39,6 @@ _EXCUSES: dict[str, tuple[str, ...]] = {
     "wait_timeout": ("fill-disk", "few-descriptors"),
     "error": ("fill-disk", "few-descriptors"),
 }
-_LONG = ("stop-worker-long", "stop-guard-long")
-_HALVES = ("kill-worker", "kill-guard", "kill-worker-again", "kill-worker-then-guard", "kill-both")
 
 
 @dataclass
@@ -57,161 +51,6 @@ class Problem:
     def __str__(self) -> str:
         lines = [f"{self.what}", f"  expected: {self.expected}", f"  seen:     {self.seen}"]
         return "\n".join([*lines, *("    " + line[:600] for line in self.journal[:30])])
-
-
-@dataclass
-class Act:
-    """A step of a client, from its beginning to its end."""
-
-    client: str
-    session: str
-    begun: float
-    verb: str
-    arguments: list[Any]
-    ended: float | None = None  # None: nobody can know, it was killed in the middle
-    ok: Any = None
-    error: str | None = None
-    message: str = ""
-    crash: str = ""
-
-    @property
-    def handle(self) -> str:
-        first = self.arguments[0] if self.arguments else ""
-        return first if isinstance(first, str) and first.startswith("proc-") else ""
-
-    def __str__(self) -> str:
-        end = "never ended" if self.ended is None else f"to {self.ended:.2f}"
-        came = self.error and f"{self.error}: {self.message}"
-        words = " ".join(str(word) for word in [self.verb, *self.arguments])
-        return f"{self.begun:.2f} {end} {self.client}: {words} -> {came or self.crash or self.ok}"
-
-
-class History:
-    """What happened, from the journals."""
-
-    def __init__(self, root: str) -> None:
-        self.acts: list[Act] = []
-        self.claims: dict[str, list[tuple[str, bool | None, dict[str, Any]]]] = {}
-        self.faults: list[dict[str, Any]] = []
-        self.lives: list[dict[str, Any]] = []
-        self.settled: dict[str, list[dict[str, Any]]] = {}
-        for name in sorted(os.listdir(root + "/journals")):
-            if not name.endswith(".jsonl"):
-                continue
-            entries = list(Reader(f"{root}/journals/{name}").read())
-            if name == "driver.jsonl":
-                self.faults = [entry for entry in entries if "fault" in entry]
-                self.lives = [entry for entry in entries if "client" in entry]
-            elif name == "settle.jsonl":
-                for entry in entries:
-                    self.settled.setdefault(entry["settle"], []).append(entry)
-            else:
-                self._take(name.removesuffix(".jsonl"), entries)
-        self.acts.sort(key=lambda act: act.begun)
-        self.by_handle: dict[str, list[Act]] = {}
-        for act in self.acts:
-            if act.handle:
-                self.by_handle.setdefault(act.handle, []).append(act)
-
-    def _take(self, client: str, entries: list[dict[str, Any]]) -> None:
-        acts: dict[int, Act] = {}
-        for entry in entries:
-            if "do" in entry:
-                verb, *arguments = entry["do"]
-                act = Act(client, entry["session"], entry["t"], verb, arguments)
-                acts[entry["n"]] = act
-            elif "n" in entry:
-                act = acts[entry["n"]]
-                act.ended, act.ok = entry["t"], entry.get("ok")
-                act.error, act.message = entry.get("error"), entry.get("message", "")
-                act.crash = entry.get("crash", "")
-            elif "claimed" in entry:
-                told = self.claims[entry["event"]]
-                index = next(
-                    i for i, (_, _, e) in enumerate(told) if e["by"] == (client, entry["claim"])
-                )
-                told[index] = (client, entry["claimed"], told[index][2])
-            elif "claim" in entry:
-                entry["by"] = (client, entry["claim"])
-                self.claims.setdefault(entry["event"], []).append((client, None, entry))
-        self.acts += acts.values()
-
-    def about(self, handle: str) -> list[str]:
-        acts = self.by_handle.get(handle, [])
-        lines = [(act.begun, str(act)) for act in acts]
-        if lines:
-            first, last = lines[0][0] - 1, max(act.ended or act.begun for act in acts) + 2
-            for fault in self.faults:
-                if first < fault["t"] < last and not fault.get("skipped"):
-                    told = {name: value for name, value in fault.items() if name != "t"}
-                    lines.append((fault["t"], f"{fault['t']:.2f} fault {told}"))
-        return [line for _, line in sorted(lines)]
-
-    def windows(self, *kinds: str) -> Iterator[tuple[float, float]]:
-        """From when to when faults of these kinds were in force."""
-        open_since: dict[str, float] = {}
-        for entry in self.faults:
-            if entry["fault"] not in kinds or entry.get("skipped"):
-                continue
-            if entry.get("over"):
-                yield open_since.pop(entry["fault"], entry["t"]), entry["t"]
-            elif "seconds" in entry:
-                open_since.setdefault(entry["fault"], entry["t"])
-            else:
-                yield entry["t"], entry["t"]
-        for since in open_since.values():
-            yield since, float("inf")
-
-    def down(self) -> Iterator[tuple[float, float]]:
-        """From when to when there was no half of a keeper that can have seen to anything.
-
-        What ended before both died, while halves were killed or stopped one after the other, may
-        not have been taken up by any of them.
-        """
-        trouble = list(self.windows(*_HALVES, "stop-worker", "stop-guard", *_LONG))
-        since = None
-        for entry in self.faults:
-            if entry.get("both") and since is None:
-                since = entry["t"]
-                while before := [b for b, e in trouble if b < since <= e + _SLACK]:
-                    since = min(before)
-            elif entry.get("back") and since is not None:
-                yield since, entry["t"]
-                since = None
-        if since is not None:
-            yield since, since + _BUSY
-
-    def had(self, *kinds: str) -> bool:
-        return any(True for _ in self.windows(*kinds))
-
-    def during(self, begun: float, ended: float | None, *kinds: str) -> bool:
-        """Whether an act may be due to one of these faults."""
-        last = float("inf") if ended is None else ended
-        return any(s - _SLACK <= last and begun <= e + _BUSY for s, e in self.windows(*kinds))
-
-
-def summary(root: str) -> str:
-    """What happened in a round, in numbers."""
-    history = History(root)
-    starts = [act for act in history.acts if act.verb == "spawn"]
-    claims = [claimed for told in history.claims.values() for _, claimed, _ in told]
-    faults = [
-        entry
-        for entry in history.faults
-        if not entry.keys() & {"over", "back"}
-        and (entry["fault"] == "kill-both" or "both" not in entry)
-    ]
-    counts = {
-        "calls": len(history.acts),
-        "cut off": sum(act.ended is None for act in history.acts),
-        "starts": sum(act.ok is not None for act in starts),
-        "events claimed": claims.count(True),
-        "lives": len(history.lives),
-        "faults": sum(not entry.get("skipped") for entry in faults),
-    }
-    errors = [act.error for act in history.acts if act.error]
-    counts |= {f"{code}!": errors.count(code) for code in sorted(set(errors))}
-    return ", ".join(f"{n} {what}" for what, n in counts.items())
 
 
 def check(plan: Plan, root: str, *, hung: bool) -> list[Problem]:
@@ -304,15 +143,15 @@ class _Checker:
         if act.error == "spawn_failed" and "before it had begun" in act.message:
             return self._was_stopped(self.specs[handle], act.session, act.begun, closing=True)
         if act.error == "keeper" and "while it wrote" in act.message:
-            return act.verb in ("send", "eof") and history.had(*_HALVES, "stop-worker-long")
+            return act.verb in ("send", "eof") and history.had(*HALVES, "stop-worker-long")
         if act.error == "keeper" and act.verb == "restart":
-            return history.during(act.begun, act.ended, *_HALVES, *_EXCUSES["keeper"])
+            return history.during(act.begun, act.ended, *HALVES, *_EXCUSES["keeper"])
         if act.error == "unsupported" and self._was_stopped(
             self.specs[handle], act.session, act.begun, closing=True
         ):
             return True  # it is on its way out, and has let go of its end
         if act.error == "unsupported" and act.verb in ("send", "eof", "resize", "screen"):
-            return any(begun <= (act.ended or act.begun) + _SLACK for begun, _ in self.down) or (
+            return any(begun <= (act.ended or act.begun) + SLACK for begun, _ in self.down) or (
                 self.specs[handle].mode == "tmux" and history.had("kill-tmux", "stop-tmux")
             )
         if act.error == "wait_timeout" and act.verb == "wait" and handle in self.specs:
@@ -537,15 +376,15 @@ class _Checker:
     def _wrongly_lost(self, spec: Spec, begun: float) -> str:
         ended = self._ended_at(spec.handle)
         for since, until in self.down:
-            if until + _SLACK < begun:
+            if until + SLACK < begun:
                 continue
             if spec.mode == "pty" or ended is None:
                 return ""  # hung up at that moment, or nobody can say when it ended
             stops = [
                 s for s, e in self.history.windows("stop-worker", "stop-worker-long") if e >= since
             ]
-            from_when = min([since, *stops]) - _SLACK
-            if from_when <= ended <= until + _SLACK:
+            from_when = min([since, *stops]) - SLACK
+            if from_when <= ended <= until + SLACK:
                 return ""
         return "lost only if it ended while there was no keeper"
 
@@ -626,10 +465,10 @@ class _Checker:
         if spec.mode == "tmux":
             return self.history.had("kill-tmux")
         for since, until in self.down:
-            if until + _SLACK < spawn.begun:
+            if until + SLACK < spawn.begun:
                 continue
             ended = self._ended_at(spec.handle)
-            if spec.mode == "pty" or ended is None or since - _SLACK <= ended <= until + _SLACK:
+            if spec.mode == "pty" or ended is None or since - SLACK <= ended <= until + SLACK:
                 return True
         return False
 

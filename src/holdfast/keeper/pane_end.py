@@ -276,4 +276,5 @@ class PaneEnd:
         self._tmux.forget(child.record.handle)
         if child.note is None:
             child.settle_strange()
-            unlink(self._worker.home.begun(child.record.handle))  # of a start that was taken up
+            if child.record.pid is not None:  # else that file is what says that it came to be
+                unlink(self._worker.home.begun(child.record.handle))
