@@ -16,7 +16,7 @@ else ifeq ($(realpath $(BIN)/python),)
 .PHONY: $(STAMP)
 endif
 
-.PHONY: help demo test test-long steady check format bench clean tools
+.PHONY: help demo test test-long steady check format bench torture clean tools
 
 help:
 	@echo "make demo       see it work, in half a minute"
@@ -26,6 +26,7 @@ help:
 	@echo "make check      format, lint and types, as CI checks them"
 	@echo "make format     put the code into shape"
 	@echo "make bench      measure it against the least a machine can do"
+	@echo "make torture    kill, stop and starve it for ten minutes, and see what was promised kept"
 	@echo "make clean      remove what the other targets made"
 
 demo: $(STAMP)
@@ -55,9 +56,12 @@ format: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m bench $(ARGS)
 
+torture: $(STAMP)
+	$(BIN)/python -m torture $(ARGS)
+
 clean:
 	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
-	find src tests bench -name __pycache__ -prune -exec rm -rf {} +
+	find src tests bench torture -name __pycache__ -prune -exec rm -rf {} +
 
 $(STAMP): pyproject.toml src/holdfast/_version.py
 	@.ci/setup environment

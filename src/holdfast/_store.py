@@ -92,6 +92,9 @@ class Store:
         fd = open_private(path, flags)
         try:
             write_all(fd, data)
+        except OSError:
+            os.unlink(path)  # a full disk: what cannot be written down does not begin
+            raise
         finally:
             os.close(fd)
 

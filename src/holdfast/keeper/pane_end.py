@@ -23,7 +23,7 @@ import signal
 import time
 
 from .. import _kernel, _tmux
-from .._home import replace_private
+from .._home import replace_private, unlink
 from .._model import ExitNote, signal_name
 from .guard import note_of
 from .journal import say
@@ -277,3 +277,5 @@ class PaneEnd:
         self._tmux.forget(child.record.handle)
         if child.note is None:
             child.settle_strange()
+            if child.record.pid is not None:  # else that file is what says that it came to be
+                unlink(self._worker.home.begun(child.record.handle))

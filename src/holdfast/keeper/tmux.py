@@ -402,6 +402,7 @@ class Tmux:
                 record.tty, record.pane = pane.tty, pane.id
                 if found is not None:
                     record.pid, record.start_time = found.pid, found.start_time
+                self._worker.save(record)  # whoever types into it goes by what is written down
                 return True
             if pane.dead:
                 break
