@@ -124,8 +124,9 @@ class Client:
 
         `memory`, `cpu` (how many), `processes` and `files` limit it and all it starts; its record
         says what keeps it to them. Out of memory it ends with that reason. In a `sandbox` it can
-        write to its working directory only, sees no other process and has no network;
-        ``{"network": True}`` gives it one, and ``{"root": directory}`` another place to write to.
+        write to its working directory only, sees no other process and has no network and no Unix
+        sockets; ``{"network": True}`` and ``{"sockets": True}`` give it those, and ``{"root":
+        directory}`` another place to write to.
 
         `docker` runs it in a container of an image, with its working directory mounted at the same
         place and with no environment but `env`; a table like ``{"image": "node:22", "pull": True}``
@@ -645,10 +646,14 @@ def _sandboxed(asked: bool | Mapping[str, Any]) -> dict[str, Any] | None:
     if asked is False or asked is None:
         return None
     options = {} if asked is True else dict(asked)
-    network, root = options.pop("network", False), options.pop("root", None)
-    if options or not isinstance(network, bool):
-        raise BadRequest('sandbox is True or like {"network": True, "root": DIRECTORY}')
+    root = options.pop("root", None)
     from . import _sandbox
 
-    found = {"network": network, "program": _sandbox.find(), "ways_out": _sandbox.ways_out()}
+    found = _sandbox.choices(options)
+    found |= {
+        "program": _sandbox.find(),
+        "homes": _sandbox.homes(),
+        "ways_out": _sandbox.ways_out(),
+        "fixed": _sandbox.ourselves(),
+    }
     return found if root is None else {**found, "root": _environment.working_directory(root)}

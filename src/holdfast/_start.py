@@ -7,6 +7,7 @@ whoever holds the lock.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -36,7 +37,14 @@ def keeper_program() -> list[str]:
 
 def try_connect(home: Home) -> socket.socket | None:
     """A connection to the running keeper, or None if there is none."""
-    end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    except OSError as error:
+        if error.errno != errno.EAFNOSUPPORT:
+            raise
+        raise KeeperError(
+            "no keeper can be reached from a sandbox without Unix sockets; run it outside"
+        ) from error
     try:
         end.connect(home.socket_address())
     except (FileNotFoundError, ConnectionRefusedError, ConnectionResetError, NotADirectoryError):
