@@ -305,6 +305,35 @@ def test_our_own_program_cannot_be_changed(
     assert (work / "mine").exists()
 
 
+def test_programs_that_a_command_plants_are_not_run_outside(
+    tmp_path: Path, home: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a directory of the PATH that it can write to: what makes the next sandbox, or holds it."""
+    work, witness = tmp_path / "w", tmp_path / "outside"
+    (work / "bin").mkdir()
+    monkeypatch.setenv("PATH", f"{work}/bin:{os.environ['PATH']}")
+    monkeypatch.chdir(work)
+    plant = (
+        "for name in bwrap tmux cat test sh env true; do "
+        f"printf '#!/bin/bash\ntouch {witness}\nexec /usr/bin/'$name' \"$@\"' > bin/$name; "
+        "chmod +x bin/$name; done; ls bin | wc -l"
+    )
+    with connect(session="test") as hf:
+        tools = toolset(hf, "native", sandbox=True)
+        done = call(tools, "spawn_process", command=plant, wait=True)
+        assert done["output"].split() == ["7"]
+        call(tools, "spawn_process", command="echo one", wait=True)
+        held = call(tools, "spawn_process", command="echo two; read x; echo got $x", tmux=True)
+        call(tools, "process", action="write", handle=held["handle"], data="x\n")
+        call(tools, "process", action="capture", handle=held["handle"])
+        hf.get(held["handle"]).wait(60)
+        assert "got x" in hf.get(held["handle"]).read_at(0).text
+        hf.stop_all()
+    assert not witness.exists()
+    subprocess.run([f"{work}/bin/true"], check=True, timeout=30)
+    assert witness.exists()
+
+
 # -- sockets ---------------------------------------------------------------------------------------
 
 SOCKETS = """

@@ -182,7 +182,9 @@ class Client:
         terminal = tty or tmux
         if terminal and stderr == "separate":
             raise BadRequest("a terminal has one output: in one, stderr cannot be separate")
-        tmux_program = _tmux.find_tmux() if tmux else None
+        confined = _sandboxed(sandbox, directory)
+        writable = None if confined is None else confined.get("root", directory)
+        tmux_program = _tmux.find_tmux(writable) if tmux else None
         mode = "pipe" if not terminal else "pty" if tmux_program is None else "tmux"
         attach = None
         if mode == "tmux":
@@ -218,7 +220,7 @@ class Client:
                 "files": choose("files", files),
             },
             "containment": self.config["containment"],
-            "sandbox": _sandboxed(sandbox),
+            "sandbox": confined,
             "retention": choose("retention", retention),
             "max_running": choose("max_running", max_running),
             "max_finished": self.config["max_finished"],
@@ -642,7 +644,7 @@ def checked_session(session: str | None) -> str | None:
     return None if session is None else check_session(session)
 
 
-def _sandboxed(asked: bool | Mapping[str, Any]) -> dict[str, Any] | None:
+def _sandboxed(asked: bool | Mapping[str, Any], cwd: str) -> dict[str, Any] | None:
     if asked is False or asked is None:
         return None
     options = {} if asked is True else dict(asked)
@@ -651,7 +653,7 @@ def _sandboxed(asked: bool | Mapping[str, Any]) -> dict[str, Any] | None:
 
     found = _sandbox.choices(options)
     found |= {
-        "program": _sandbox.find(),
+        "program": _sandbox.find(_environment.working_directory(root or cwd)),
         "homes": _sandbox.homes(),
         "ways_out": _sandbox.ways_out(),
         "fixed": _sandbox.ourselves(),

@@ -19,6 +19,7 @@ import shutil
 import signal
 import sys
 
+from ._environment import program_path
 from ._errors import BadDirectory, BadRequest, NotExecutable, Unavailable
 from .docker import cover
 
@@ -82,9 +83,12 @@ def named(word: str | None) -> dict[str, bool] | bool:
     return dict.fromkeys(word.split(","), True)
 
 
-def find() -> str:
-    """The path of bubblewrap; Unavailable with the next step where it cannot be used."""
-    program = shutil.which("bwrap")
+def find(root: str | None = None) -> str:
+    """The path of bubblewrap; Unavailable with the next step where it cannot be used.
+
+    None in `root` is taken: the command before could have put it there.
+    """
+    program = shutil.which("bwrap", path=os.pathsep.join(program_path(root)))
     if program is None:
         raise Unavailable("a sandbox needs bubblewrap; install it (the package is `bubblewrap`)")
     if program not in _works:

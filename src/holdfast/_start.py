@@ -21,6 +21,7 @@ from ._errors import KeeperError
 from ._home import Home, open_private
 
 _PATIENCE = 15.0
+_SYSTEM_PATH = "/usr/bin:/bin"
 _KEPT = ("PATH", "HOME", "LD_LIBRARY_PATH", "KUBERNETES_SERVICE_HOST")
 
 
@@ -124,6 +125,8 @@ def _start(home: Home, lock: int, idle: float) -> None:
     import subprocess
 
     env = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    # The machine's own first: what it runs by itself is not from where commands may write.
+    env["PATH"] = os.pathsep.join([_SYSTEM_PATH, *env.get("PATH", "").split(os.pathsep)])
     command = [*keeper_program(), "start", home.path, str(lock), str(idle)]
     try:
         started = subprocess.run(
