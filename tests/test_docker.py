@@ -285,11 +285,12 @@ def test_the_home_is_covered_wherever_it_would_be_seen(
     """In a mount of a directory above it or of all there is; beside it everything is there."""
     (tmp_path / "beside").touch()
     (tmp_path / "link").symlink_to("/")
-    mounts = ["/:/all", f"{tmp_path}:/above", f"{tmp_path}/link:/linked"]
-    seen = [f"/all{tmp_path}", "/above", f"/linked{tmp_path}"]
-    command = "; ".join(f"cd {path}; ls | tr '\\n' ' '; ls home | wc -l" for path in seen)
-    process = hf.spawn(command, docker={"image": BOX, "mounts": mounts})
-    assert ended(process) == "beside home link project 0\n" * 3
+    command = "cd {}; ls | tr '\\n' ' '; ls home | wc -l"
+    for mounts in (["/:/all", f"{tmp_path}:/above"], [f"{tmp_path}/link:/all:ro"]):
+        seen = [f"/all{tmp_path}", "/above"][: len(mounts)]
+        commands = "; ".join(command.format(path) for path in seen)
+        process = hf.spawn(commands, docker={"image": BOX, "mounts": mounts})
+        assert ended(process) == "beside home link project 0\n" * len(mounts)
     assert os.listdir(hf.home.path)
 
 

@@ -77,7 +77,7 @@ def test_only_the_working_directory_can_be_written_to(
     assert text.count("Read-only file system") == 2
     assert "mine" in text
     assert text.split()[-1] == "0"
-    assert process.record.sandbox == {"network": False}
+    assert process.record.sandbox == {"network": False, "sockets": False}
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -101,7 +101,7 @@ def test_the_network_is_there_when_it_is_asked_for(hf: SyncClient, work: Path) -
     namespace, interfaces = without.read_at(0).text.split()
     assert namespace != here
     assert interfaces == "1"
-    assert within.record.sandbox == {"network": True}
+    assert within.record.sandbox == {"network": True, "sockets": False}
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -262,27 +262,30 @@ def test_a_keeper_sees_that_a_client_is_in_a_sandbox(
     hf: SyncClient, work: Path, session: str
 ) -> None:
     """What a client says of its machine is not believed: pids would not mean the same to both."""
-    home = work / "home"
+    home, gate = work / "home", work / "gate"
+    os.mkfifo(gate)
     compiled = shutil.ignore_patterns("__pycache__")
     shutil.copytree(os.path.dirname(_sandbox.__file__), work / "holdfast", ignore=compiled)
-    with connect(home=home, session=session) as other:
+    program = (
+        "import holdfast, holdfast._kernel as kernel\n"
+        f"kernel.machine = lambda: {machine()!r}\n"
+        "from holdfast._home import Home\n"
+        "from holdfast._sync import open_client\n"
+        f"open({str(gate)!r}).read()\n"
+        f"try: open_client(Home({str(home)!r}), None).spawn('true')\n"
+        "except holdfast.KeeperError as error: print(error)\n"
+    )
+    process = hf.spawn(
+        [PYTHON, "-c", program],
+        cwd=work,
+        sandbox={"sockets": True},
+        env={"PYTHONPATH": str(work)},
+    )
+    with connect(home=home, session=session) as other:  # later: it would not be seen otherwise
         other.spawn("true").wait(30)
-        program = (
-            "import holdfast, holdfast._kernel as kernel\n"
-            f"kernel.machine = lambda: {machine()!r}\n"
-            "from holdfast._home import Home\n"
-            "from holdfast._sync import open_client\n"
-            f"try: open_client(Home({str(home)!r}), None).spawn('true')\n"
-            "except holdfast.KeeperError as error: print(error)\n"
-        )
-        process = hf.spawn(
-            [PYTHON, "-c", program],
-            cwd=work,
-            sandbox=True,
-            env={"PYTHONPATH": str(work)},
-        )
+        gate.write_text("")
         process.wait(60)
-        assert "another container" in process.read_at(0).text
+    assert "another container" in process.read_at(0).text
 
 
 def test_a_program_whose_path_looks_like_a_variable(hf: SyncClient, work: Path) -> None:

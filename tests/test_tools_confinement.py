@@ -138,7 +138,7 @@ def test_in_a_sandbox_every_command_can_write_to_one_directory(
     command = f"touch here {here}/there"
     call(tools, tool, **{word: command, **elsewhere, **more})
     process = only_process(hf)
-    assert process.record.sandbox == {"network": False, "root": str(here)}
+    assert process.record.sandbox == {"network": False, "sockets": False, "root": str(here)}
     assert (here / "there").exists()
     assert (here / "here").exists() is (where is None)
     assert not Path("/usr/here").exists()
@@ -180,12 +180,12 @@ def test_a_model_is_told_where_its_commands_run(hf: SyncClient, dialect: str) ->
         for tool in confined.definitions()
         if tool["description"].endswith(
             "Commands run in a sandbox and can write to the agent's directory only; they have no "
-            "network."
+            "network and no Unix sockets."
         )
     }
     assert told == {start[1] for start in STARTS if start[0] == dialect} - {"Bash"}
-    with_network = toolset(hf, dialect, sandbox={"network": True}).definitions()
-    assert any(tool["description"].endswith("agent's directory only.") for tool in with_network)
+    wide = toolset(hf, dialect, sandbox={"network": True, "sockets": True}).definitions()
+    assert any(tool["description"].endswith("agent's directory only.") for tool in wide)
 
 
 def test_what_was_decided_is_no_argument_any_more(hf: SyncClient, here: Path) -> None:
@@ -475,6 +475,7 @@ def test_a_server_that_is_begun_again_with_a_sandbox_does_not_control_what_was_f
     [
         ["--sandbox", "--memory", "2G"],
         ["--sandbox=network"],
+        ["--sandbox=network,sockets"],
         [
             "--docker",
             "hfbox",

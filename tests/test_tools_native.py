@@ -276,7 +276,7 @@ def test_a_command_runs_in_a_sandbox_if_the_model_asks(
     assert closed["output"].endswith("\n1\n")
     assert (here / "own" / "here").exists()
     network = call(tools, "spawn_process", command="true", sandbox="network", wait=True)
-    assert hf.get(network["handle"]).record.sandbox == {"network": True}
+    assert hf.get(network["handle"]).record.sandbox == {"network": True, "sockets": False}
     refused = call(tools, "spawn_process", command="true", sandbox="wide")
     assert "is one of closed, network" in refused["error"]
 

@@ -125,8 +125,9 @@ class Client:
 
         `memory`, `cpu` (how many), `processes` and `files` limit it and all it starts; its record
         says what keeps it to them. Out of memory it ends with that reason. In a `sandbox` it can
-        write to its working directory only, sees no other process and has no network;
-        ``{"network": True}`` gives it one, and ``{"root": directory}`` another place to write to.
+        write to its working directory only, sees no other process and has no network and no Unix
+        sockets; ``{"network": True}`` and ``{"sockets": True}`` give it those, and ``{"root":
+        directory}`` another place to write to.
 
         `docker` runs it in a container of an image, with its working directory mounted at the same
         place and with no environment but `env`; a table like ``{"image": "node:22", "pull": True}``
@@ -183,7 +184,9 @@ class Client:
         terminal = tty or tmux
         if terminal and stderr == "separate":
             raise BadRequest("a terminal has one output: in one, stderr cannot be separate")
-        tmux_program = _tmux.find_tmux() if tmux else None
+        confined = _sandboxed(sandbox, directory)
+        writable = None if confined is None else confined.get("root", directory)
+        tmux_program = _tmux.find_tmux(writable) if tmux else None
         mode = "pipe" if not terminal else "pty" if tmux_program is None else "tmux"
         attach = None
         if mode == "tmux":
@@ -219,7 +222,7 @@ class Client:
                 "files": choose("files", files),
             },
             "containment": self.config["containment"],
-            "sandbox": _sandboxed(sandbox),
+            "sandbox": confined,
             "retention": choose("retention", retention),
             "max_running": choose("max_running", max_running),
             "max_finished": self.config["max_finished"],
@@ -643,14 +646,18 @@ def checked_session(session: str | None) -> str | None:
     return None if session is None else check_session(session)
 
 
-def _sandboxed(asked: bool | Mapping[str, Any]) -> dict[str, Any] | None:
+def _sandboxed(asked: bool | Mapping[str, Any], cwd: str) -> dict[str, Any] | None:
     if asked is False or asked is None:
         return None
     options = {} if asked is True else dict(asked)
-    network, root = options.pop("network", False), options.pop("root", None)
-    if options or not isinstance(network, bool):
-        raise BadRequest('sandbox is True or like {"network": True, "root": DIRECTORY}')
+    root = options.pop("root", None)
     from . import _sandbox
 
-    found = {"network": network, "program": _sandbox.find(), "ways_out": _sandbox.ways_out()}
+    found = _sandbox.choices(options)
+    found |= {
+        "program": _sandbox.find(_environment.working_directory(root or cwd)),
+        "homes": _sandbox.homes(),
+        "ways_out": _sandbox.ways_out(),
+        "fixed": _sandbox.ourselves(),
+    }
     return found if root is None else {**found, "root": _environment.working_directory(root)}

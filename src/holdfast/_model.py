@@ -187,7 +187,7 @@ class Record:
     cpu_seconds: float | None = None
     containment: str = ""  # "cgroup", "cgroup-v1", "tree"; see `keeper/contain.py`
     limits: dict[str, Any] = field(default_factory=dict)  # name -> {"limit": ..., "by": ...}
-    sandbox: dict[str, Any] | None = None  # {"network": bool, "root"?: path}
+    sandbox: dict[str, Any] | None = None  # {"network", "sockets": bool, "root"?: path}
     runner: dict[str, Any] | None = None  # the program that runs it elsewhere; `keeper/runner.py`
     docker: dict[str, Any] | None = None  # {"image", "network", "user", "mounts", "container"}
     ports: dict[str, Any] = field(default_factory=dict)  # of its container -> of this machine

@@ -7,6 +7,7 @@ whoever holds the lock.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -20,6 +21,7 @@ from ._errors import KeeperError
 from ._home import Home, open_private
 
 _PATIENCE = 15.0
+_SYSTEM_PATH = "/usr/bin:/bin"
 _KEPT = ("PATH", "HOME", "LD_LIBRARY_PATH", "KUBERNETES_SERVICE_HOST")
 
 
@@ -36,7 +38,14 @@ def keeper_program() -> list[str]:
 
 def try_connect(home: Home) -> socket.socket | None:
     """A connection to the running keeper, or None if there is none; an error for a stranger's."""
-    end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    except OSError as error:
+        if error.errno != errno.EAFNOSUPPORT:
+            raise
+        raise KeeperError(
+            "no keeper can be reached from a sandbox without Unix sockets; run it outside"
+        ) from error
     try:
         end.connect(home.socket_address())
     except (FileNotFoundError, ConnectionRefusedError, ConnectionResetError, NotADirectoryError):
@@ -123,6 +132,8 @@ def _start(home: Home, lock: int, idle: float) -> None:
     import subprocess
 
     env = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    # The machine's own first: what it runs by itself is not from where commands may write.
+    env["PATH"] = os.pathsep.join([_SYSTEM_PATH, *env.get("PATH", "").split(os.pathsep)])
     command = [*keeper_program(), "start", home.path, str(lock), str(idle)]
     try:
         started = subprocess.run(

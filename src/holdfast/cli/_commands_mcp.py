@@ -51,9 +51,9 @@ def options_mcp(parser: Parser) -> None:
         "--sandbox",
         nargs="?",
         const="closed",
-        choices=("closed", "network"),
+        choices=("closed", "network", "sockets", "network,sockets"),
         help="run every command in a sandbox: it can write to this directory only; =network: with "
-        "a network",
+        "a network; =sockets: with Unix sockets",
     )
     for limit, (metavar, help) in _LIMITS.items():
         parser.option(f"--{limit}", metavar=metavar, help=help)
@@ -161,6 +161,7 @@ def _broken(error: ImportError) -> Exception:
 
 def _confinement(args: Namespace) -> dict[str, Any]:
     """How every command is to be run, as a Toolset takes it."""
+    from holdfast import _sandbox
     from holdfast._config import SETTINGS
 
     about = {name: getattr(args, name) for name in ("pull", "network", "user") if vars(args)[name]}
@@ -179,7 +180,7 @@ def _confinement(args: Namespace) -> dict[str, Any]:
     if args.docker is not None:
         found["docker"] = {"image": args.docker, **about}
     if args.sandbox is not None:
-        found["sandbox"] = {"network": args.sandbox == "network"}
+        found["sandbox"] = _sandbox.named(args.sandbox)
     return found
 
 
@@ -194,5 +195,6 @@ def _options(args: Namespace) -> list[str]:
     for mount in args.mount:
         found += ["--mount", mount]
     if args.sandbox is not None:
-        found.append("--sandbox" if args.sandbox == "closed" else "--sandbox=network")
+        closed = args.sandbox == "closed"
+        found.append("--sandbox" if closed else f"--sandbox={args.sandbox}")
     return found + [f"--{name}" for name in ("pull", "channel") if getattr(args, name)]

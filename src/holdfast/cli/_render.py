@@ -228,7 +228,8 @@ def _sandbox_text(record: Record) -> str | None:
         return None
     where = record.sandbox.get("root") or record.cwd
     network = "with the network" if record.sandbox.get("network") else "no network"
-    return f"{network}, {where} can be written to"
+    sockets = ", with Unix sockets" if record.sandbox.get("sockets") else ""
+    return f"{network}{sockets}, {where} can be written to"
 
 
 def _limits_text(record: Record) -> str | None:

@@ -149,13 +149,22 @@ class Verbs:
             launch.check_directory(root)
             if os.path.samefile(root, "/"):
                 raise BadDirectory("a sandbox in / would have nothing that is closed; give a cwd")
-            bwrap, plan.ignored = record.sandbox.pop("program"), _sandbox.IGNORED
-            ways_out = record.sandbox.pop("ways_out", [])
-            network = record.sandbox["network"]
+            asked = record.sandbox
+            openings = {name: bool(asked.get(name)) for name in _sandbox.OPENINGS}
             argv = _sandbox.arguments(
-                bwrap, program, argv, cwd, worker.home.path, network, root, env, ways_out
+                asked["program"],
+                program,
+                argv,
+                cwd,
+                root=root,
+                homes=[worker.home.path, *asked.get("homes", ())],
+                ways_out=asked.get("ways_out", ()),
+                fixed=asked.get("fixed", ()),
+                env=env,
+                **openings,
             )
-            program = bwrap
+            program, plan.ignored = argv[0], _sandbox.IGNORED
+            record.sandbox = openings if asked.get("root") is None else {**openings, "root": root}
         try:
             worker.store.create(record)
         except FileExistsError:
