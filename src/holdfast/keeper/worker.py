@@ -21,10 +21,12 @@ from .. import _cgroup, _kernel, _wire
 from .._cursors import forget_cursors
 from .._errors import BadRequest, HoldfastError, KeeperError
 from .._home import check_session, unlink
+from .._index import Index
 from .._model import ExitNote, Record, Stop, rfc3339, signal_name
 from .._place import ends_with
 from .._start import keeper_program
 from .._version import __version__
+from .._watches import is_live
 from . import launch, runner
 from .agents import Agents
 from .child import Child
@@ -76,6 +78,7 @@ class Worker:
         self.guard = guard
         self.home = guard.home
         self.store = guard.store
+        self.index = self.store.index = Index(self.home, guard.lock)
         self.loop = Loop(guard.pulse.rounds, self._beat)
         self.children: dict[str, Child] = {}
         self.connections: set[Connection] = set()
@@ -617,7 +620,18 @@ class Worker:
         self.tell("forget", handle)
         for stream in ("stdout", "stderr"):
             unlink(self.home.fifo(handle, stream))
+        self.settle(child.record)
         self._check_idle()
+
+    def settle(self, record: Record) -> None:
+        """Say so if nothing is left to be done for a process that has ended."""
+        if (
+            record.told
+            and record.handle not in self.children
+            and not any(is_live(watch) for watch in record.watches)
+            and _cgroup.remove(record.cgroups)  # else it left somebody behind
+        ):
+            self.index.settle(record)
 
     def forget(self, session: str, handle: str) -> None:
         """Delete every trace of a finished process but the session's events."""
