@@ -102,11 +102,18 @@ class Shelf:
     def finished(self, record: Record) -> None:
         """A process has just ended: make room for it, and see that it is forgotten in time."""
         self.put(record)
-        handles = self._kept[record.session]
-        over = (handle for handle in list(handles) if self._is_over(handle))
-        while len(handles) > record.max_finished and (oldest := next(over, None)):
-            self._forget(record.session, oldest)
+        self._make_room(record.session, record.max_finished)
         self._look_in(record.retention)
+
+    def _make_room(self, session: str, most: int) -> None:
+        kept = self._kept.get(session, {})
+        over = (handle for handle in list(kept) if self._is_over(handle))
+        for _ in range(_AT_ONCE):
+            oldest = next(over, None) if len(kept) > most else None
+            if oldest is None:
+                return
+            self._forget(session, oldest)
+        self._loop.after(0.001, lambda: self._make_room(session, most))
 
     def _look_in(self, seconds: float) -> None:
         clock = time.monotonic() + max(1.0, seconds)
