@@ -80,6 +80,7 @@ class Child:
         "_died",
         "_doors",
         "_settling",
+        "_unwatched",
     )
 
     def __init__(
@@ -124,26 +125,33 @@ class Child:
         self._died = (0.0, 0.0)
         self._doors: list[int] = []  # so that no FIFO hangs up between two runners
         self._settling = False
+        self._unwatched = False  # its output is to be watched, and is not yet
         self.writers: list[LogWriter] = []
         self.pumps: list[Pump] = []
 
     def watch_output(self, *, new: bool = False) -> None:
+        """Begin to, or go on where that failed half-way."""
         record = self.record
-        self._open_doors()
+        self._unwatched = new
+        if not self._doors:
+            self._open_doors()
         streams = [(self.held.out, "stdout")]
         if record.err_log is not None:
             streams.append((self.held.err, "stderr"))
         for fd, stream in streams:
+            path = self._store.home.log(record.handle, stream)
+            writer = next((each for each in self.writers if each.path == path), None)
             try:
-                writer = log_writer(self._store.home, record, stream, new=new)
+                if writer is None:
+                    writer = log_writer(self._store.home, record, stream, new=new)
+                    self.writers.append(writer)
             except (OSError, StoreError) as error:
                 # Somebody put something else in its place. The process goes on, and waits if it
                 # writes more than its FIFO holds; everything but its output is as ever.
                 say(f"{record.handle}: its log cannot be written: {error}")
                 record.notes.append(f"its {stream} is not logged: {error}")
                 continue
-            self.writers.append(writer)
-            if fd >= 0:
+            if fd >= 0 and not any(pump.fd == fd for pump in self.pumps):
                 pump = Pump(
                     self.loop,
                     fd,
@@ -155,6 +163,7 @@ class Child:
                     tank=self.held.tank,
                 )
                 self.pumps.append(pump)
+        self._unwatched = False
 
     def _open_doors(self) -> None:
         record, home = self.record, self._store.home
@@ -184,7 +193,8 @@ class Child:
         return sizes
 
     def watch_end(self) -> None:
-        self.loop.add(self.held.pidfd, IN, self._ended)
+        if self.note is None and self.held.pidfd >= 0:
+            self.loop.add(self.held.pidfd, IN, self._ended)
 
     # -- the end -------------------------------------------------------------------------------
 
@@ -333,6 +343,11 @@ class Child:
             self.waiters.remove(waiter)
 
     def _drain(self) -> None:
+        if self._unwatched:
+            try:
+                self.watch_output(new=True)
+            except OSError as error:
+                say(f"{self.record.handle}: what it wrote is lost: {error}")
         for pump in list(self.pumps):
             pump.drain()
 

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
 _REAP_DELAY = 0.05
 _NUDGE_DELAY = 0.02
 _ACCEPT_AGAIN = 0.1
+_SEE_AGAIN = 0.1
 _MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -375,6 +376,8 @@ class Worker:
             self._channel.hand_over("launching", handle, held)
             told = True
             pid = launch.start(program, argv, env, record, actions, umask, plan)
+            ends.close_theirs()  # which leaves room for the pidfd
+            pidfd = _pidfd_of(pid)
         except BaseException:
             plan.give_up()
             ends.close_all()
@@ -383,8 +386,7 @@ class Worker:
                 self.become_guard(keeper_program())
             self.tell("failed", handle)
             raise
-        ends.close_theirs()  # which leaves room for the pidfd, however few descriptors there are
-        held.pid, held.pidfd = pid, os.pidfd_open(pid)
+        held.pid, held.pidfd = pid, pidfd
         record.pid = pid
         child = self.add_child(record, held, mine=True)
         self.hold(handle, Held(pid, held.pidfd))  # the rest of it went ahead
@@ -425,26 +427,41 @@ class Worker:
         self.hold(record.handle, Held(pid, held.pidfd))
         record.pid, record.start_time = pid, begun
         self.save(record)
-        child.watch_end()
+        self._see_to(child, child.watch_end)
         self.watching.moved(child)
         if child.stopping is not None:
             child.stopping.runner_begun()
 
     def launched(self, child: Child) -> None:
-        """The caller has its handle, the guard the descriptors; now the rest."""
-        record = child.record
-        record.start_time = _kernel.start_time(child.held.pid)
-        self.save(record)
-        self.store.prepare()
-        self.containment.prepare()
-        child.watch_output(new=True)
-        child.watch_end()
-        self.set_deadline(child)
-        self.watching.add(child)
+        """The caller has its handle, the guard the descriptors; now the rest, its end first.
+
+        It runs, and its caller was told so: what fails here is tried until it succeeds.
+        """
+        self._see_to(child, child.watch_end)
+        self._see_to(child, lambda: self._write_down(child))
+        self._see_to(child, self.store.prepare)
+        self._see_to(child, self.containment.prepare)
+        self._see_to(child, lambda: child.watch_output(new=True))
+        self._see_to(child, lambda: self.set_deadline(child))
+        self._see_to(child, lambda: self.watching.add(child))
+
+    def _see_to(self, child: Child, step: Callable[[], None]) -> None:
+        if self.children.get(child.record.handle) is not child:
+            return  # it has ended, and was let go of
+        try:
+            step()
+        except Exception as error:
+            say(f"{child.record.handle}: {error!r}; it is tried again")
+            self.loop.after(_SEE_AGAIN, lambda: self._see_to(child, step))
+
+    def _write_down(self, child: Child) -> None:
+        if child.record.running:
+            child.record.start_time = _kernel.start_time(child.held.pid)
+            self.save(child.record)
 
     def set_deadline(self, child: Child) -> None:
         clock = child.record.deadline_clock
-        if clock is not None:
+        if clock is not None and child.note is None:
             child.deadline = self.loop.at(clock, lambda: self.stop(child, "timeout", "keeper"))
 
     def save(self, record: Record) -> None:
@@ -678,8 +695,20 @@ def _hold_of(pid: int) -> tuple[int | None, int]:
     """When a child of ours began, and its pidfd; it is ended if we cannot have them."""
     try:
         begun = _kernel.start_time(pid)  # first: it needs a descriptor only for a moment
-        return begun, os.pidfd_open(pid)
     except OSError:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+        _end_of(pid)
         raise
+    return begun, _pidfd_of(pid)
+
+
+def _pidfd_of(pid: int) -> int:
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        _end_of(pid)
+        raise
+
+
+def _end_of(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
