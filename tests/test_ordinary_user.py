@@ -27,7 +27,7 @@ else:
 
 TESTS = Path(__file__).parent
 NOBODY = 65534
-ALONE = ("cleanup", "clone", "containment", "faults", "kill", "limits", "sandbox")
+ALONE = ("cleanup", "clone", "containment", "faults", "hoppers", "kill", "limits", "sandbox")
 GIVEN = ("cleanup", "clone", "containment", "limits")
 DELEGATED = ("cgroup.procs", "cgroup.subtree_control", "cgroup.threads")
 
