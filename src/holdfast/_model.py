@@ -201,6 +201,7 @@ class Record:
     start_time: int | None = None
     boot_id: str = ""
     started_clock: float = 0.0
+    memory_floor: int = 0  # what the keeper had itself when it made the process
     stop: Stop | None = None
     told: bool = True  # False from the end until the session's outbox has it
     version: int = RECORD_VERSION

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _NOTE_DELAY = 0.02
 _LINGER = 0.0003
+_UNCOUNTED = 1 << 20  # bytes by which the kernel may be behind with what a process has
 _SELECTABLE = 1024  # what select can wait for; poll counts in milliseconds
 
 
@@ -304,6 +305,7 @@ class Child:
             note = runner.ended(self._store, self.record, note)
         else:
             note.out_of_memory = self._out_of_memory(note)
+            note.peak_memory_bytes = self._peak_memory(note)
         if self._full:
             self.record.notes.append("the disk was full while it ran: its output came late")
         self.note = note
@@ -312,6 +314,18 @@ class Child:
             self._store.save(self.record)
         except OSError as error:
             say(f"{self.record.handle}: {error}")  # delivery will try again
+
+    def _peak_memory(self, note: ExitNote) -> int | None:
+        """Of its group, or of one process; None for so little that it may have been the keeper's.
+
+        The kernel counts what a process had before exec, too, and that was ours.
+        """
+        together = _cgroup.peak_memory(self.record.cgroups)
+        if together is not None:
+            return together
+        alone, floor = note.peak_memory_bytes, self.record.memory_floor
+        floor = (floor or _kernel.own_peak_memory()) + _UNCOUNTED
+        return alone if alone is not None and alone > floor else None
 
     def _out_of_memory(self, note: ExitNote) -> bool:
         if self.record.stop is not None or (note.signal is None and note.code in (0, None)):

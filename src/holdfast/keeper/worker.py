@@ -387,7 +387,7 @@ class Worker:
             self.tell("failed", handle)
             raise
         held.pid, held.pidfd = pid, pidfd
-        record.pid = pid
+        record.pid, record.memory_floor = pid, _kernel.own_peak_memory()
         child = self.add_child(record, held, mine=True)
         self.hold(handle, Held(pid, held.pidfd))  # the rest of it went ahead
         return child
