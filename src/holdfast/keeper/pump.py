@@ -4,16 +4,14 @@ DESIGN. The process holds its FIFO open for reading and writing, so it never bre
 the process waits. The pump splices what is there into the log, where only the pump writes. From a
 terminal it splices into a pipe that the guard holds too, the tank, and from there into the log: so
 at no moment is output in our memory alone, to be lost with us. When
-the log has reached its cap a little of its head is freed before more is written: first the head
-file says where the log now begins, then the blocks go back to the file system, so a reader that
-looks at the head after reading knows what to throw away. A pump killed between the two leaves
-blocks that the next freeing returns. So a log has no more than its cap on the disk, and after that
-no less than seven eighths of it (or all but 4 MiB).
+the log has passed its cap by a mebibyte (or an eighth, if that is less) its head is freed before
+more is written: first the head file says where the log now begins, then the blocks go back to the
+file system, so a reader that looks at the head after reading knows what to throw away. A pump
+killed between the two leaves blocks that the next freeing returns.
 
 Lines keep their numbers for good, so in the same write the head also says how many line ends there
-were before. They are counted in what is freed next and nowhere else, a little of it for each piece
-that comes in shortly before that: at no moment does anybody wait for a long count. What was counted
-is in our memory until it is freed; the next pump counts it again if we are killed.
+were before. They are counted in what is freed and nowhere else, and that is little at a time: at no
+moment does anybody wait for a long count.
 
 Where the file system cannot punch holes the log is rotated instead: first the head says that what
 is in ``.log.old`` is gone, then ``.log`` takes its name and a new one begins. While that happens
@@ -45,7 +43,7 @@ if TYPE_CHECKING:
 _BLOCK = 4096
 _PIECE = 1 << 20
 _TURN = 1 << 20  # bytes moved before others get their turn
-_FREE_STEP = 4 << 20
+_MARGIN = 1 << 20  # how far a log may pass its cap
 _COUNTED = 2 << 20  # bytes whose lines are counted at a time, twice what comes in
 _COUNT_PIECE = 1 << 16
 _COPY_PIECE = 1 << 16
@@ -148,24 +146,12 @@ class LogWriter:
     def _plan(self) -> None:
         """The size at which something is to be done about the cap."""
         if self._can_punch:
-            self._full = self._due = self._head.begin + self.cap
-            if self._tally.offset < self._next_begin:
-                self._due = min(self._full, max(self._full - self._step, self.size + _PIECE))
+            self._full = self._due = self._head.begin + self.cap + min(_MARGIN, self.cap // 8)
             return
         # Rotated, the two files are half the cap each; so that is when one has to know.
         self._full = self._due = self._head.base + self.cap // 2
         if self._tally.offset < self._head.base:
             self._due = min(self._due, self.size + _PIECE)
-
-    @property
-    def _step(self) -> int:
-        return min(_FREE_STEP, self.cap // 8)
-
-    @property
-    def _next_begin(self) -> int:
-        """Where the log begins when its head is freed next."""
-        begin = max(self._head.begin, self.size - self.cap) + self._step
-        return min(self.size, begin) // _BLOCK * _BLOCK
 
     def _keep_cap(self) -> None:
         if self._can_punch is None:
@@ -174,10 +160,8 @@ class LogWriter:
             if self.size < self._due:
                 return
         if self._can_punch:
-            full = self.size >= self._full
-            self._count(self._next_begin, self.size if full else _COUNTED)
-            if full:
-                self._free()
+            self._count((self.size - self.cap) // _BLOCK * _BLOCK, self.size)
+            self._free()
         if not self._can_punch:
             if self.size >= self._head.base + self.cap // 2:
                 self._rotate()
