@@ -182,6 +182,29 @@ def test_a_list_without_an_index_is_the_same(hf: SyncClient, gone: str) -> None:
     running.kill()
 
 
+@pytest.mark.parametrize("name", ["active", "ended"])
+def test_what_stands_in_the_way_of_the_index_harms_nobody(hf: SyncClient, name: str) -> None:
+    """A file in the place of its directory: nobody goes by the index, until that is gone."""
+    over, running = hf.spawn("true"), hf.spawn("sleep 1000")
+    over.wait(30)
+    wait_until(lambda: agrees(hf.home))
+    path = Path(f"{hf.home.path}/{name}")
+    shutil.rmtree(path)
+    path.touch()
+    for _ in range(2):
+        os.kill(hf.keeper_status()["worker"], signal.SIGKILL)
+        after = hf.spawn("true")
+        assert after.wait(30).ok
+        shown = [over.handle, running.handle, after.handle]
+        assert [each.handle for each in hf.list()] == shown
+        assert [each.handle for each in hf.list(ended=False)] == [running.handle]
+        after.remove()
+    path.unlink()
+    os.kill(hf.keeper_status()["worker"], signal.SIGKILL)
+    wait_until(lambda: is_whole(hf.home) and os.path.isdir(path) and agrees(hf.home))
+    running.kill()
+
+
 def test_an_index_that_a_keeper_without_one_passed_over_is_not_relied_on(
     old_home: Home,
 ) -> None:

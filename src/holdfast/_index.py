@@ -149,12 +149,12 @@ def _write(lock: int, said: dict[str, Any]) -> None:
 class Index:
     """The one writer of the index."""
 
-    __slots__ = ("_home", "_lock", "_paths", "_whole", "unsure")
+    __slots__ = ("_failed", "_home", "_lock", "_paths", "unsure")
 
     def __init__(self, home: Home, lock: int) -> None:
         self._home = home
         self._lock = lock
-        self._whole = False
+        self._failed = False  # something could not be put into its place
         self._paths: dict[str, str] = {}
         self.unsure: list[str] = []  # records that have to be looked at
 
@@ -198,9 +198,9 @@ class Index:
         return False
 
     def complete(self) -> None:
-        """Every record is in its place: say so."""
-        self._whole = True
-        self._say(True)
+        """Every record was looked at: say so if they all are in their places."""
+        if not self._failed:
+            self._say(True)
 
     def add(self, handle: str, session: str | None) -> None:
         """Before a record is made, or when one is found that has no entry. None: unreadable."""
@@ -261,8 +261,8 @@ class Index:
 
     def _give_up(self) -> None:
         """Lists look at all records from now on, until another worker has put things right."""
-        if self._whole:
-            self._whole = False
+        if not self._failed:
+            self._failed = True
             self._say(False)
 
     def _say(self, whole: bool) -> None:

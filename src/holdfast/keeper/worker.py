@@ -443,7 +443,7 @@ class Worker:
         self._see_to(child, self.containment.prepare)
         self._see_to(child, lambda: child.watch_output(new=True))
         self._see_to(child, lambda: self.set_deadline(child))
-        self._see_to(child, lambda: self.watching.add(child))
+        self._see_to(child, lambda: self._watch_input(child))
 
     def _see_to(self, child: Child, step: Callable[[], None]) -> None:
         if self.children.get(child.record.handle) is not child:
@@ -458,6 +458,10 @@ class Worker:
         if child.record.running:
             child.record.start_time = _kernel.start_time(child.held.pid)
             self.save(child.record)
+
+    def _watch_input(self, child: Child) -> None:
+        if child.note is None:
+            self.watching.add(child)
 
     def set_deadline(self, child: Child) -> None:
         clock = child.record.deadline_clock
