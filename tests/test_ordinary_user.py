@@ -29,7 +29,17 @@ pytestmark = pytest.mark.long
 
 TESTS = Path(__file__).parent
 NOBODY = 65534
-ALONE = ("attacks", "cleanup", "clone", "containment", "faults", "kill", "limits", "sandbox")
+ALONE = (
+    "attacks",
+    "cleanup",
+    "clone",
+    "containment",
+    "faults",
+    "hoppers",
+    "kill",
+    "limits",
+    "sandbox",
+)
 GIVEN = ("cleanup", "clone", "containment", "limits")
 DELEGATED = ("cgroup.procs", "cgroup.subtree_control", "cgroup.threads")
 

@@ -273,17 +273,20 @@ class Client:
             record.resized(record.sizes[-1][0], *size)
         return record
 
-    async def list(self, *, group: str | None = None) -> _List[Process]:
-        """Every process of this session, or one group of it, oldest first; finished ones too."""
-        records, self._problems = self.store.scan()
-        for record in records:
-            if record.running and await self._kept(record) is not record:
-                records, self._problems = self.store.scan()
-                break
+    async def list(self, *, group: str | None = None, ended: bool = True) -> _List[Process]:
+        """Every process of this session, or one group of it, oldest first; finished ones too.
+
+        Without those that have `ended` it takes no longer for however many there are of them.
+        """
+        records, self._problems = self.store.scan(self.session, ended=ended)
+        running = any(record.running for record in records)
+        if running and not _start.keeper_holds(self.home):
+            await self._link.call("status", {})  # the next keeper sees who is still there
+            records, self._problems = self.store.scan(self.session, ended=ended)
         return [
             Process(self, self._see(record, drawn=False))
             for record in records
-            if self._sees(record) and group in (None, record.group)
+            if group in (None, record.group)
         ]
 
     def group(self, name: str) -> Group:
@@ -377,8 +380,8 @@ class Client:
             await self._link.call("status", {})
 
     def _anything_running(self) -> bool:
-        records, _ = self.store.scan()
-        return any(record.running and self._sees(record) for record in records)
+        records, _ = self.store.scan(self.session, ended=False)
+        return bool(records)
 
     def _grace(self, grace: object) -> float | None:
         return None if grace is UNSET or grace is None else self.config.choose("grace", grace)

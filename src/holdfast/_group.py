@@ -65,7 +65,7 @@ class Group:
     async def stop(self, *, signal: str | int = "TERM", grace: Any = UNSET) -> _List[Receipt]:
         """Stop those that run, side by side, with everything they started."""
         client = self._client
-        if not any(process.record.running for process in await self.list()):
+        if not await client.list(group=self.name, ended=False):
             return []
         return await client._stop(
             "stop_group", {"group": self.name, "signal": signal, "grace": client._grace(grace)}

@@ -337,6 +337,11 @@ def peek(pid: int) -> Death | None:
     return death
 
 
+def own_peak_memory() -> int:
+    """The most that this process ever had, which its children have too until they exec."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
 def exit_of_stranger(pid: int, pidfd: int) -> Death | None:
     """How a process that is not our child ended; None where the kernel cannot say.
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import signal as _signal
 import time
 from dataclasses import dataclass, field, fields
+from operator import attrgetter, itemgetter
 
 from ._errors import ExitError, StoreError
 from ._watches import is_watch
@@ -200,6 +201,7 @@ class Record:
     start_time: int | None = None
     boot_id: str = ""
     started_clock: float = 0.0
+    memory_floor: int = 0  # what the keeper had itself when it made the process
     stop: Stop | None = None
     told: bool = True  # False from the end until the session's outbox has it
     version: int = RECORD_VERSION
@@ -289,12 +291,13 @@ class Record:
                 "upgrade holdfast to see it",
                 newer=True,
             )
-        known = {name: data[name] for name in _RECORD_FIELDS if name in data}
-        stop = known.pop("stop", None)
         try:
-            record = cls(**known)
-            if stop is not None:
-                record.stop = Stop(**stop)
+            try:
+                record = cls(*_all_of(data))  # with every field that we know, as nearly all are
+            except KeyError:
+                record = cls(**{name: data[name] for name in _RECORD_FIELDS if name in data})
+            if record.stop is not None:
+                record.stop = Stop(**record.stop)  # type: ignore[arg-type]
         except TypeError as error:
             raise StoreError(f"the record is incomplete: {error}") from error
         record.check()
@@ -302,11 +305,16 @@ class Record:
 
     def check(self) -> None:
         """Raise unless every field is of its kind: one damaged record must not stop a keeper."""
-        bad = [
-            name
-            for name, kind in _RECORD_KINDS.items()
-            if not isinstance(getattr(self, name), kind)
-        ]
+        bad: list[str] = []
+        kinds = tuple(map(type, _fields_of(self)))
+        if kinds not in _seen_kinds:
+            bad = [
+                name
+                for name, kind in _RECORD_KINDS.items()
+                if not isinstance(getattr(self, name), kind)
+            ]
+            if not bad and len(_seen_kinds) < _MOST_SEEN:
+                _seen_kinds.add(kinds)
         if not bad and self.status not in STATUSES:
             bad = ["status"]
         if not bad and not all(_is_size(entry) for entry in self.sizes):
@@ -374,6 +382,10 @@ def _kinds(cls: type[Record] | type[Stop]) -> dict[str, tuple[type, ...]]:
 
 
 _RECORD_KINDS = _kinds(Record)
+_all_of, _fields_of = itemgetter(*_RECORD_FIELDS), attrgetter(*_RECORD_FIELDS)
+# The kinds that were found to be right, of all fields at once: most records look alike.
+_seen_kinds: set[tuple[type, ...]] = set()
+_MOST_SEEN = 1000
 _STOP_KINDS = _kinds(Stop)
 _END_FIELDS = (
     "status",

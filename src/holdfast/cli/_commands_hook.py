@@ -215,7 +215,7 @@ def _news(client: SyncClient, session: str, settle: float, deadline: float | Non
                 if claimed:
                     return claimed
                 continue
-            working = [process for process in client.list() if process.record.running]
+            working = client.list(ended=False)
             if not working and not any(agent.record.running for agent in client.agents()):
                 if list(client.events()):
                     continue  # it came just now

@@ -126,8 +126,8 @@ def do_stats(args: Namespace) -> int:
     if args.interval is not None:
         interval = min(duration(args.interval, "--interval"), _MOST)
     client = open_for(args)
-    processes = find_all(client, args.words) if args.words else client.list()
-    records = [process.record for process in processes if args.words or process.record.running]
+    processes = find_all(client, args.words) if args.words else client.list(ended=False)
+    records = [process.record for process in processes]
     if args.follow:
         return _follow_stats(args, client, records, max(_LEAST, interval or _OFTEN))
     found = usages(records, interval=_ONCE if interval is None else interval)
@@ -182,7 +182,7 @@ def _running_after(
         fd = watch.fileno()
         while True:
             watch.drain()
-            running = [process.record for process in client.list() if process.record.running]
+            running = [process.record for process in client.list(ended=False)]
             theirs = [record for record in running if record.handle in handles]
             left = until - time.monotonic()
             if left <= 0 or not theirs:

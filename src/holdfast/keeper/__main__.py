@@ -9,7 +9,6 @@ was emptied by the starter, and signals, mask, directory, umask and terminal are
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import signal
@@ -24,7 +23,7 @@ if "holdfast" not in sys.modules:
     _holdfast.__path__ = [_package]
     sys.modules["holdfast"] = _holdfast
 
-from holdfast import _cgroup, _kernel  # noqa: E402
+from holdfast import _cgroup, _index, _kernel  # noqa: E402
 from holdfast._home import Home  # noqa: E402
 from holdfast._version import __version__  # noqa: E402
 from holdfast.keeper.guard import Guard, Table  # noqa: E402
@@ -115,16 +114,13 @@ def _bind(home: Home) -> int:
 
 
 def _write_lock(lock: int) -> None:
-    text = json.dumps(
-        {
-            "guard": os.getpid(),
-            "start_time": _kernel.start_time(os.getpid()),
-            "machine": _kernel.machine(),
-            "version": __version__,
-        }
-    ).encode()
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, text + b"\n", 0)
+    said = {
+        "guard": os.getpid(),
+        "start_time": _kernel.start_time(os.getpid()),
+        "machine": _kernel.machine(),
+        "version": __version__,
+    }
+    _index.write_lock(lock, said)
 
 
 if __name__ == "__main__":

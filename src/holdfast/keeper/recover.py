@@ -3,6 +3,10 @@
 Every record that says running is one of: held by the guard (its worker died), left by a keeper of
 which both halves died (to be found again by pid and start time), ended with a note that nobody has
 told of yet, or one that never came to be.
+
+Records of processes that have ended, with nothing left to be done for them, are known by their
+names (`_index`). They are looked at afterwards, a few at a time while others are answered: one that
+is damaged, or not what its name says, is seen to like the others then.
 """
 
 from __future__ import annotations
@@ -13,39 +17,38 @@ import signal
 from .. import _cgroup, _kernel
 from .._errors import NotFound, StoreError
 from .._model import ExitNote, Record, signal_number
+from .._watches import is_live
 from . import adopt, runner
 from .journal import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from .._index import Ended
     from .guard import Held
     from .worker import Worker
 
 
+_AT_ONCE = 50
+_PAUSE = 0.002
+_AGAIN = 1.0
+
+
 def recover(worker: Worker) -> None:
     table = worker.guard.table
-    ended = []
     worker.store.clean_up()
     worker.delivery.gatherings.load()
+    settled = worker.index.take_up(worker.store.handles())
     worker.adoptions.take_up()
-    for handle in worker.store.handles():
+    running, ended = _look_at(worker, worker.index.unsure)
+    worker.shelf.take_up(settled, ended)
+    for record in running:
         worker.loop.alive()
-        try:
-            record = worker.store.load(handle)
-        except StoreError as error:
-            _unreadable(worker, handle, error)
-            continue
-        except NotFound:
-            continue
-        worker.delivery.take_up_watches(record)
-        if record.running:
-            _running(worker, record, table.get(handle))
-        else:
-            ended.append(record)
-    for record in sorted(ended, key=lambda record: record.ended_at or ""):
+        _running(worker, record, table.get(record.handle))
+    for record in ended:
         worker.loop.alive()
-        worker.shelf.put(record)
         _ended(worker, record, table.get(record.handle))
+    worker.index.complete()
+    _look_at_settled(worker, settled)
     for handle, held in table.items():
         if handle not in worker.children:
             worker.tell("forget", handle)
@@ -63,6 +66,68 @@ def recover(worker: Worker) -> None:
     worker.tell("recovered")
 
 
+def _look_at(worker: Worker, handles: list[str]) -> tuple[list[Record], list[Record]]:
+    """Their records, oldest first: of those that run, and of those that have ended."""
+    running: list[Record] = []
+    ended: list[Record] = []
+    for handle in handles:
+        worker.loop.alive()
+        try:
+            record = worker.store.load(handle)
+        except StoreError as error:
+            _unreadable(worker, handle, error)
+            continue
+        except NotFound:
+            worker.index.drop(handle)
+            continue
+        worker.index.add(handle, record.session)
+        worker.delivery.take_up_watches(record)
+        (running if record.running else ended).append(record)
+    running.sort(key=lambda record: record.started_at)
+    ended.sort(key=lambda record: record.ended_at or "")
+    return running, ended
+
+
+def _look_at_settled(worker: Worker, settled: list[Ended]) -> None:
+    """A few of them now, the others later."""
+    for each in settled[:_AT_ONCE]:
+        if worker.shelf.has(each.session, each.handle) and each.handle not in worker.children:
+            try:
+                _look_at_one(worker, each)
+            except StoreError:  # out of descriptors or memory
+                worker.loop.after(_AGAIN, lambda: _look_at_settled(worker, settled))
+                return
+    if rest := settled[_AT_ONCE:]:
+        worker.loop.after(_PAUSE, lambda: _look_at_settled(worker, rest))
+
+
+def _look_at_one(worker: Worker, settled: Ended) -> None:
+    handle = settled.handle
+    try:
+        record = worker.store.load(handle)
+    except StoreError as error:
+        _unreadable(worker, handle, error)
+        worker.shelf.take(settled.session, handle)
+        return
+    except NotFound:
+        worker.forget(settled.session, handle)
+        return
+    if record.running or _is_unfinished(worker, record):
+        worker.shelf.take(settled.session, handle)
+        worker.index.add(handle, record.session)
+        worker.delivery.take_up_watches(record)
+        if record.running:
+            _running(worker, record, None)
+        else:
+            worker.shelf.put(record)
+            _ended(worker, record, None)
+
+
+def _is_unfinished(worker: Worker, record: Record) -> bool:
+    left = any(is_live(watch) for watch in record.watches)
+    return left or not record.told or os.path.exists(worker.home.fifo(record.handle))
+
+
 def _unreadable(worker: Worker, handle: str, error: StoreError) -> None:
     guard = worker.guard
     if not guard.fresh and handle not in guard.table and worker.store.is_empty(handle):
@@ -71,7 +136,9 @@ def _unreadable(worker: Worker, handle: str, error: StoreError) -> None:
     if error.detail.get("for_now"):
         raise error  # out of descriptors or memory: the guard will try again with another worker
     say(str(error))
-    if not error.detail.get("newer"):
+    if error.detail.get("newer"):
+        worker.index.add(handle, None)
+    else:
         say(f"set aside as {worker.store.set_aside(handle)}")
 
 
@@ -139,6 +206,7 @@ def _ended(worker: Worker, record: Record, held: Held | None) -> None:
     worker.watching.take_up_ended(record)
     if held is None:
         if record.told and not os.path.exists(worker.home.fifo(record.handle)):
+            worker.settle(record)
             return
         held = adopt.readers_only(worker.home, record)
     child = worker.add_child(record, held)

@@ -255,10 +255,7 @@ class Tmux:
         self._worker.hold(record.handle, held)
         for done in start.waiting:
             done(child, None)
-        child.watch_output(new=True)
-        child.watch_end()
-        self._worker.set_deadline(child)
-        self._worker.watching.add(child)
+        self._worker.launched(child)
 
     def cancel(self, start: Start) -> None:
         """Somebody stops it before it has begun."""

@@ -172,8 +172,8 @@ class Confinement:
         found = None if self.offline else _LOCAL_URL.match(url)
         if found is not None:
             port = int(found[2]) if found[2] else _PORTS[found[1]]
-            for process in await self._client.list():
-                if process.record.running and port in process.record.ports.values():
+            for process in await self._client.list(ended=False):
+                if port in process.record.ports.values():
                     return f"{found[1]}://127.0.0.1:{port}{url[found.end() :]}"
         raise self._not_waited_for(f"http={url}")
 

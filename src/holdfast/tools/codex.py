@@ -234,7 +234,8 @@ class Codex(Dialect):
         return self.client.config["shell"] or _environment.default_shell()
 
     def _free_handle(self) -> str:
-        taken = {number_of(handle) for handle in self.client.store.handles()} | self._starting
+        handles = self.client.store.handles(self.client.session)
+        taken = {number_of(handle) for handle in handles} | self._starting
         while number_of(handle := new_handle()) in taken:
             pass
         self._starting.add(number_of(handle))
@@ -261,7 +262,7 @@ class Codex(Dialect):
     async def _session(self, number: int) -> Process:
         """The session's process with this number; the oldest, should a stranger's be the same."""
         found: list[Process] = []
-        for handle in self.client.store.handles():
+        for handle in self.client.store.handles(self.client.session):
             if number_of(handle) == number:
                 try:
                     found.append(await self.find(handle))

@@ -265,7 +265,7 @@ class Dodo(Dialect):
                 command, cwd=cwd, ports=ports, label=label, timeout=timeout, max_running=most
             )
         except LimitReached:
-            running = [each.record for each in await self.client.list() if each.record.running]
+            running = [each.record for each in await self.client.list(ended=False)]
             raise LimitReached(
                 f"no more than {len(running)} may run at a time; stop_process one of them first, "
                 f"or wait for its end: {_named(running)}",
@@ -362,7 +362,7 @@ class Dodo(Dialect):
 
     async def _publisher(self, port: int) -> Process | None:
         """Whose container has this port, or is reached by it at this machine."""
-        running = [each for each in await self.client.list() if each.record.running]
+        running = await self.client.list(ended=False)
         for found in (
             [each for each in running if port in each.ports.values()],
             [each for each in running if str(port) in each.ports],
