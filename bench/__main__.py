@@ -23,7 +23,7 @@ from ._rows_logs import echo, large_log
 from ._rows_mcp import server_start, tool_calls
 from ._rows_screen import screen
 from ._rows_search import search
-from ._rows_stop import stop_tree
+from ._rows_stop import deaf, stop_tree
 from ._rows_terminal import key_to_echo, terminal_flow
 from ._rows_wait import matching_line, waiting_costs
 from ._stage import Stage
@@ -39,6 +39,7 @@ ROWS: dict[str, Callable[[Stage], list[Row]]] = {
     "exit": exit_to_waiter,
     "burst": burst,
     "stop": stop_tree,
+    "deaf": deaf,
     "docker": docker_start,
     "idle": idle,
     "weight": weight,

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 
 from holdfast._cgroup import V2, empty, kill, own_groups, remove
 
+from ._floor import cpu_seconds
 from ._measure import Row, interleave, median, now, percentile, value_row
 
 if TYPE_CHECKING:
     from ._stage import Stage
 
 TREE = 100
+DEAF = 30
 _PROGRAM = f"""
 import os, signal
 for _ in range({TREE - 1}):
@@ -60,6 +62,31 @@ def stop_tree(stage: Stage) -> list[Row]:
             measured_p90=percentile(mine, 0.9) - median(bare),
             floor=median(bare),
             samples=len(mine),
+        )
+    ]
+
+
+def deaf(stage: Stage) -> list[Row]:
+    """30 stubborn ones in their grace: one look serves all, and not many are taken."""
+    grace = stage.pick(3, 1)
+    command = "(trap '' TERM; exec setsid sleep 1000) & echo ready; exec sleep 1000"
+    with stage.client() as client:
+        processes = [client.spawn(command, grace=grace, max_running=100) for _ in range(DEAF)]
+        for process in processes:
+            while "ready" not in process.read_at(0).text:
+                time.sleep(0.005)
+        pids = stage.keeper(client)
+        before = cpu_seconds(pids)
+        client.stop_all()
+        ran = cpu_seconds(pids) - before
+    return [
+        value_row(
+            f"CPU time in {grace} s of grace for {DEAF} that ignore it",
+            "s",
+            ran,
+            at_most=0.5 * grace,
+            samples=1,
+            note="guard and worker",
         )
     ]
 

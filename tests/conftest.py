@@ -1,21 +1,36 @@
-"""What every test gets: a home of its own, and a check that nothing of the test is left."""
+"""What every test gets: a home, a session, and a check that nothing of the test is left.
+
+Tests marked `shared_keeper` share a home and its keeper with all others of their pytest process
+that are marked so. Each has a session of its own (the fixture `session`) and finds the home as an
+empty one: its processes are gone afterwards, their records too, and no event waits. What kills,
+restarts or damages a keeper, or looks at a whole home's past, has a home to itself: the default,
+and `own_keeper` says so inside a marked file.
+
+Whatever the suite was started from, its tests begin alike: ignored or blocked signals are put back,
+and so is the umask.
+"""
 
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
-from holdfast import SyncClient, SyncProcess, connect
+from holdfast import HoldfastError, SyncClient, SyncProcess, connect
 from holdfast._home import Home
 from holdfast._kernel import all_processes, mark_of, stat
+from holdfast._link import run
 from holdfast._store import Store
+from holdfast._sync import open_client
 from holdfast.testing import end_keeper, wait_until
 
 TYPE_CHECKING = False
@@ -32,6 +47,38 @@ CHILDREN = Path(__file__).parent / "children"
 settings.register_profile("ci", derandomize=True, deadline=None)
 if os.environ.get("CI") == "true":
     settings.load_profile("ci")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Begin as if a person had typed it: a background job ignores SIGINT, one of nohup SIGHUP.
+
+    A handler that does nothing is as good as ignoring for us, but is not handed down to programs.
+    """
+    os.umask(0o022)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    for number in signal.valid_signals() - {signal.SIGPIPE, signal.SIGXFSZ}:  # which Python ignores
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, _HANDLERS.get(number, _nothing))
+
+
+def _nothing(*_: object) -> None:
+    return
+
+
+_HANDLERS: dict[int, Any] = {
+    signal.SIGINT: signal.default_int_handler,
+    signal.SIGCHLD: signal.SIG_DFL,
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest first: a run does not end in one test that the others wait for."""
+    items.sort(key=_weight, reverse=True)
+
+
+def _weight(item: pytest.Item) -> float:
+    marker = item.get_closest_marker("weight")
+    return 0.0 if marker is None else float(marker.args[0])
 
 
 @pytest.fixture(autouse=True)
@@ -63,19 +110,137 @@ def _descriptors() -> dict[str, str]:
     return {fd: what for fd, what in found.items() if not what.startswith(passed)}
 
 
+_OF_A_KEEPER = {
+    *("keeper.lock", "keeper.log", "keeper.log.old", "keeper.sock", "tmux.sock", "tmux.sock.lock"),
+    *("processes", "sessions"),
+}
+
+
+class SharedKeeper:
+    """The home that the tests of this process share, with its keeper."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+        self._homes: list[Home] = []
+        self._numbers = itertools.count(1)
+        self._halves: tuple[int, int] | None = None
+        self._said = 0
+        self._move()
+
+    def _move(self) -> None:
+        self._homes.append(Home(str(self._place / f"shared-{len(self._homes)}")).ensure())
+
+    @property
+    def home(self) -> Home:
+        return self._homes[-1]
+
+    def next_session(self) -> str:
+        return f"test-{next(self._numbers)}"
+
+    def begin(self) -> None:
+        """Have a keeper, and remember which; one that had nothing to do for long has gone."""
+        with self._client() as client:
+            self._halves = _halves(client)
+        self._said = os.stat(self.home.keeper_log).st_size
+
+    def settle(self) -> None:
+        """End what a test left, forget it, and see that the next test finds what this one found."""
+        try:
+            handles = set(Store(self.home).handles())
+            with self._client() as client:
+                assert _halves(client) == self._halves, "the keeper was replaced: own_keeper"
+                if handles:
+                    run(client._client._link.call("stop_all", {"signal": "KILL", "grace": 0}))
+                for process in client.list():
+                    process.remove()
+                client.acknowledge(*client.events())
+            _no_survivors(handles)
+            docker_engine.no_containers(self.home.path)
+            left = [name for name in os.listdir(self.home.processes) if "spare." not in name]
+            left += set(os.listdir(self.home.path)) - _OF_A_KEEPER
+            assert not left, f"the test left something in the home it shares: {left}"
+            self._check_journal()
+        except BaseException:
+            self._move()  # the next test is not to suffer from this one
+            raise
+
+    def end(self) -> None:
+        for home in self._homes:
+            end_keeper(home.path)
+
+    @contextmanager
+    def _client(self) -> Iterator[SyncClient]:
+        os.environ["HOLDFAST_KEEPER_IDLE"] = "10m"  # of a keeper that has to be started for it
+        try:
+            client = open_client(self.home, None)
+        finally:
+            del os.environ["HOLDFAST_KEEPER_IDLE"]
+        try:
+            yield client
+        finally:
+            client.close()
+
+    def _check_journal(self) -> None:
+        """A keeper that fails has failed, though nobody may have noticed."""
+        with open(self.home.keeper_log, "rb") as file:
+            file.seek(self._said)
+            said = file.read().decode(errors="replace")
+        assert "Traceback" not in said, said
+
+
+def _halves(client: SyncClient) -> tuple[int, int]:
+    status = run(client._client._link.call("status", {}))
+    return status["guard"], status["worker"]
+
+
+@pytest.fixture(scope="session")
+def shared_keeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedKeeper]:
+    shared = SharedKeeper(tmp_path_factory.getbasetemp())
+    yield shared
+    shared.end()
+
+
+def _shares(request: pytest.FixtureRequest) -> bool:
+    node = request.node
+    if node.get_closest_marker("own_keeper") or "kill_both" in request.fixturenames:
+        return False
+    return node.get_closest_marker("shared_keeper") is not None
+
+
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A fresh home, in HOLDFAST_HOME; afterwards its processes and its keeper must be gone."""
-    path = str(tmp_path / "home")
+def home(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
+    """A home with nothing in it, in HOLDFAST_HOME; afterwards its processes must be gone.
+
+    It is a fresh one, whose keeper must be gone too, unless the test is marked `shared_keeper`.
+    """
     for name in list(os.environ):
         if name.startswith("HOLDFAST_"):
             monkeypatch.delenv(name)
+    if _shares(request):
+        shared: SharedKeeper = request.getfixturevalue("shared_keeper")
+        monkeypatch.setenv("HOLDFAST_HOME", shared.home.path)
+        shared.begin()
+        yield shared.home.path
+        shared.settle()
+        return
+    path = str(tmp_path / "home")
     monkeypatch.setenv("HOLDFAST_HOME", path)
     yield path
     handles = set(Store(Home(path)).handles())
     end_keeper(path)
     _no_survivors(handles)
     docker_engine.no_containers(path)
+
+
+@pytest.fixture
+def session(request: pytest.FixtureRequest, home: str) -> str:
+    """The name of the test's own session."""
+    if not _shares(request):
+        return "test"
+    shared: SharedKeeper = request.getfixturevalue("shared_keeper")
+    return shared.next_session()
 
 
 def _no_survivors(handles: set[str]) -> None:
@@ -89,7 +254,7 @@ def _no_survivors(handles: set[str]) -> None:
     if not handles:
         return
     try:
-        wait_until(lambda: not survivors(), timeout=5)
+        wait_until(lambda: not survivors())
     except AssertionError:
         left = survivors()
         for pid in left:
@@ -147,10 +312,17 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def hf(home: str) -> Iterator[SyncClient]:
-    """A client that holds the session ``"test"``."""
-    with connect(session="test") as client:
+def hf(session: str) -> Iterator[SyncClient]:
+    """A client that holds the test's own session."""
+    with connect(session=session) as client:
         yield client
+        end_at_once(client)
+
+
+def end_at_once(client: SyncClient) -> None:
+    """Spare what a test left running its grace: closing a session would wait for it."""
+    with suppress(HoldfastError):
+        client.stop_all(grace=0)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import zlib
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import SyncClient, SyncProcess, connect
+from holdfast import HoldfastError, SyncClient, SyncProcess, connect
 from holdfast._cgroup import LIMITS, Trees, members, own_groups
 from holdfast._kernel import all_processes, mark_number, mark_of, marked_number, stat
 
@@ -38,10 +39,12 @@ def kind(request: pytest.FixtureRequest, home: str, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.fixture
-def hf(home: str, kind: str) -> Iterator[SyncClient]:
-    """A client that holds the session ``"test"``, whose processes are contained in that way."""
-    with connect(session="test") as client:
+def hf(session: str, kind: str) -> Iterator[SyncClient]:
+    """A client that holds the test's own session, whose processes are contained in that way."""
+    with connect(session=session) as client:
         yield client
+        with contextlib.suppress(HoldfastError):
+            client.stop_all(grace=0)  # closing would wait for the grace of what is left
 
 
 def mode_of(mode: str) -> dict[str, Any]:

@@ -408,7 +408,7 @@ def no_containers(home: str) -> None:
         ]
 
     try:
-        wait_until(lambda: not left(), timeout=5)
+        wait_until(lambda: not left())
     except AssertionError:
         found = left()
         for engine, name in found:

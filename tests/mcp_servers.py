@@ -1,4 +1,9 @@
-"""MCP servers for tests: spoken to with the real client of both eras, or line by line."""
+"""MCP servers for tests: spoken to with the real client of both eras, or line by line.
+
+A server in memory is the whole of ours but for the transport, and starts in no time: what answers
+say is tried with it. One test goes each way there is (`WAYS`); where a way could make a difference,
+the others are tried at length (`EVERY_WAY`).
+"""
 
 from __future__ import annotations
 
@@ -13,8 +18,15 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 import httpx2
+import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
+
+from holdfast._client import checked_session
+from holdfast.cli._commands_mcp import _confinement, options_mcp
+from holdfast.cli._parser import Parser, duration
+from holdfast.mcp._server import Hub, build
+from holdfast.mcp._session import Settings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,6 +35,17 @@ if TYPE_CHECKING:
 PROGRAM = [sys.executable, "-m", "holdfast", "mcp"]
 ERAS = ("legacy", "auto")  # "auto" finds that the server speaks the newer one
 WAYS = [(transport, era) for transport in ("stdio", "http") for era in ERAS]
+EVERY_WAY = [
+    *(("memory", era) for era in ERAS),
+    *(pytest.param(*way, marks=pytest.mark.long) for way in WAYS),
+]
+# In memory, a client of the newer era is told nothing but answers.
+WAYS_TO_TELL = [
+    ("memory", "legacy"),
+    ("stdio", "auto"),
+    pytest.param("stdio", "legacy", marks=pytest.mark.long),
+    pytest.param("http", "auto", marks=pytest.mark.long),
+]
 MODERN = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
     "io.modelcontextprotocol/clientCapabilities": {},
@@ -32,6 +55,10 @@ MODERN = {
 @asynccontextmanager
 async def connected(transport: str, era: str, *options: str, **more: Any) -> AsyncIterator[Client]:
     """The real client on a server of its own."""
+    if transport == "memory":
+        async with in_memory(era, *options, **more) as client:
+            yield client
+        return
     if transport == "stdio":
         target = StdioServerParameters(
             command=PROGRAM[0], args=[*PROGRAM[1:], *options], env=dict(os.environ), cwd=os.getcwd()
@@ -42,6 +69,35 @@ async def connected(transport: str, era: str, *options: str, **more: Any) -> Asy
     with web(*options) as server:
         async with server.client(era, **more) as client:
             yield client
+
+
+@asynccontextmanager
+async def in_memory(era: str, *options: str, **more: Any) -> AsyncIterator[Client]:
+    """As `holdfast mcp` with these options, in this process; at the end its client is lost."""
+    hub = Hub(settings_of(*options))
+    name = hub.settings.session
+    if name is not None:
+        await hub.open("", name).session.hold()
+    try:
+        async with Client(build(hub), mode=era, **more) as client:
+            yield client
+    finally:
+        await hub.close()
+
+
+def settings_of(*options: str) -> Settings:
+    parser = Parser("mcp", "serve")
+    options_mcp(parser)
+    args = parser.parse_args(list(options))
+    patience = None if args.patience is None else duration(args.patience, "--patience")
+    return Settings(
+        args.dialect,
+        checked_session(args.session),
+        args.on_exit,
+        args.channel,
+        patience,
+        _confinement(args),
+    )
 
 
 class Web:

@@ -89,6 +89,15 @@ class Person:
     def sees(self, *texts: str) -> None:
         self._until(lambda: all(text in self.screen() for text in texts), f"{texts} is seen")
 
+    def was_shown(self, text: bytes) -> None:
+        """As soon as it was written; whether it is still to be seen depends on how busy we are."""
+
+        def shown() -> bool:
+            self.look()
+            return text in self.output
+
+        self._until(shown, f"{text!r} was shown")
+
     def _until(self, condition: Callable[[], bool], what: str) -> None:
         try:
             wait_until(condition)

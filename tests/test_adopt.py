@@ -268,6 +268,7 @@ def test_a_keeper_starts_on_a_full_disk_and_finishes_the_adoption_later(
             assert back.list() == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("offset", [0, 9])
 def test_a_worker_killed_at_each_step_of_an_adoption(home: str, here: Path, offset: int) -> None:
     """Taken over once and whole, whenever the worker is killed with -9: a group, an agent too."""

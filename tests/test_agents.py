@@ -35,6 +35,8 @@ else:
     from stepping import killed_at
     from test_crashes import alive
 
+pytestmark = pytest.mark.shared_keeper
+
 REGISTRANT = """
 import sys, holdfast
 with holdfast.connect(session=sys.argv[1], lease_grace=float(sys.argv[2])) as hf:
@@ -110,17 +112,18 @@ def test_a_registrant_can_wait_for_the_stop_itself(hf: SyncClient) -> None:
     assert hf.agent("long").status == "completed"  # it had finished all the same
 
 
+@pytest.mark.weight(5)
 def test_a_registrant_that_does_not_answer_is_not_waited_for_for_ever(hf: SyncClient) -> None:
     hf.register_agent("deaf", "worker")
     record = hf.agent("deaf").stop()
     assert (record.status, record.reason) == ("killed", "unconfirmed")
 
 
-def test_a_task_is_cancelled_by_a_stop(home: str) -> None:
+def test_a_task_is_cancelled_by_a_stop(home: str, session: str) -> None:
     """And its end is the agent's, without a word of the registrant."""
 
     async def main() -> tuple[bool, str, str | None]:
-        async with holdfast.connect(session="test") as hf:
+        async with holdfast.connect(session=session) as hf:
             task = asyncio.create_task(asyncio.sleep(1000))
             await hf.register_agent("sleep", "sleeper", task=task)
             record = await (await hf.agent("sleep")).stop()
@@ -129,7 +132,7 @@ def test_a_task_is_cancelled_by_a_stop(home: str) -> None:
     assert asyncio.run(main()) == (True, "killed", "stopped")
 
 
-def test_the_outcome_of_a_task_is_its_agents(hf: SyncClient, tmp_path: Path) -> None:
+def test_the_outcome_of_a_task_is_its_agents(hf: SyncClient, tmp_path: Path, session: str) -> None:
     """Also of one that ends as the block is left; what was raised is told."""
 
     async def work(error: Exception | None = None) -> None:
@@ -137,7 +140,7 @@ def test_the_outcome_of_a_task_is_its_agents(hf: SyncClient, tmp_path: Path) -> 
             raise error
 
     async def main() -> None:
-        async with holdfast.connect(session="test") as client:
+        async with holdfast.connect(session=session) as client:
             for name, error in (("good", None), ("bad", OSError("no such luck"))):
                 task = asyncio.create_task(work(error))
                 await client.register_agent(name, "worker", tmp_path / "out", task=task)
@@ -153,9 +156,9 @@ def test_the_outcome_of_a_task_is_its_agents(hf: SyncClient, tmp_path: Path) -> 
     ]
 
 
-def test_leaving_the_session_cancels_its_tasks(home: str) -> None:
+def test_leaving_the_session_cancels_its_tasks(home: str, session: str) -> None:
     async def main() -> bool:
-        async with holdfast.connect(session="test") as hf:
+        async with holdfast.connect(session=session) as hf:
             task = asyncio.create_task(asyncio.sleep(1000))
             await hf.register_agent("sleep", "sleeper", task=task)
         await asyncio.wait([task], timeout=60)
@@ -165,7 +168,9 @@ def test_leaving_the_session_cancels_its_tasks(home: str) -> None:
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_future_of_a_thread_is_followed_too(hf: SyncClient, asynchronous: bool) -> None:
+def test_a_future_of_a_thread_is_followed_too(
+    hf: SyncClient, asynchronous: bool, session: str
+) -> None:
     """It cannot be cancelled once it runs: `on_stop` is for that."""
     stopped = threading.Event()
 
@@ -174,7 +179,7 @@ def test_a_future_of_a_thread_is_followed_too(hf: SyncClient, asynchronous: bool
         raise RuntimeError("stopped")
 
     async def main(future: Future[None]) -> str:
-        async with holdfast.connect(session="test") as client:
+        async with holdfast.connect(session=session) as client:
             agent = await client.register_agent("job", "t", task=future, on_stop=stopped.set)
             return (await agent.stop()).status
 
@@ -199,8 +204,8 @@ def start_registrant(session: str, lease_grace: float = 1800.0) -> subprocess.Po
     return registrant
 
 
-def test_an_agent_whose_registrant_died_is_lost(hf: SyncClient) -> None:
-    registrant = start_registrant("test")
+def test_an_agent_whose_registrant_died_is_lost(hf: SyncClient, session: str) -> None:
+    registrant = start_registrant(session)
     assert hf.agent("theirs").status == "running"
     registrant.kill()
     registrant.communicate()
@@ -211,11 +216,11 @@ def test_an_agent_whose_registrant_died_is_lost(hf: SyncClient) -> None:
 
 
 def test_an_agent_survives_both_halves_of_the_keeper(
-    hf: SyncClient, kill_both: Callable[[SyncClient], None]
+    hf: SyncClient, session: str, kill_both: Callable[[SyncClient], None]
 ) -> None:
     """Ours lives on; one whose registrant died meanwhile is lost, and told of once."""
     mine = hf.register_agent("mine", "worker")
-    registrant = start_registrant("test")
+    registrant = start_registrant(session)
     kill_both(hf)
     registrant.kill()
     registrant.communicate()
@@ -227,16 +232,16 @@ def test_an_agent_survives_both_halves_of_the_keeper(
     assert [event.agent for event in hf.events()] == ["theirs", "mine"]
 
 
-def test_the_end_of_a_session_ends_its_agents(home: str) -> None:
-    with holdfast.connect(session="test") as hf:
+def test_the_end_of_a_session_ends_its_agents(home: str, session: str) -> None:
+    with holdfast.connect(session=session) as hf:
         hf.register_agent("mine", "worker", on_stop=lambda: None)
-    with holdfast.connect(session="test") as hf:
+    with holdfast.connect(session=session) as hf:
         assert [(a.status, a.record.reason) for a in hf.agents()] == [("killed", "lease_ended")]
 
 
-def test_sessions_do_not_see_each_others_agents(hf: SyncClient) -> None:
+def test_sessions_do_not_see_each_others_agents(hf: SyncClient, session: str) -> None:
     hf.register_agent("mine", "worker")
-    with holdfast.connect(session="other") as other:
+    with holdfast.connect(session=f"{session}-other") as other:
         assert other.agents() == []
         with pytest.raises(NotFound, match="Agent not found: mine"):
             other.agent("mine")
@@ -253,11 +258,11 @@ def test_odd_names_are_refused(hf: SyncClient, bad: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["../../x", ".", "a/b", "%2e", "proc-*", "Übung"])
-def test_names_are_never_paths(hf: SyncClient, name: str) -> None:
+def test_names_are_never_paths(hf: SyncClient, name: str, session: str) -> None:
     hf.register_agent(name, "worker")
     assert [agent.id for agent in hf.agents()] == [name]
-    (file,) = os.listdir(hf.home.agents("test"))
-    assert os.path.dirname(hf.home.agent("test", name)) == hf.home.agents("test")
+    (file,) = os.listdir(hf.home.agents(session))
+    assert os.path.dirname(hf.home.agent(session, name)) == hf.home.agents(session)
     assert file.endswith(".json")
 
 
@@ -282,6 +287,7 @@ def test_an_output_file_that_cannot_be_one_is_refused(hf: SyncClient, path: str)
     assert hf.agents() == []
 
 
+@pytest.mark.own_keeper
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -302,12 +308,12 @@ def test_an_output_file_that_cannot_be_one_is_refused(hf: SyncClient, path: str)
 )
 @pytest.mark.parametrize("status", ["running", "failed"])
 def test_a_damaged_record_does_not_keep_a_worker_from_its_work(
-    hf: SyncClient, name: str, value: object, status: str
+    hf: SyncClient, name: str, value: object, status: str, session: str
 ) -> None:
     """Whatever is in it, the next keeper begins, and keeps the others."""
     hf.register_agent("damaged", "worker")
     sound = hf.register_agent("sound", "worker")
-    path = Path(hf.home.agent("test", "damaged"))
+    path = Path(hf.home.agent(session, "damaged"))
     path.write_text(json.dumps({**json.loads(path.read_text()), "status": status, name: value}))
     hf.keeper_restart()
     with suppress(HoldfastError):
@@ -392,6 +398,7 @@ def test_a_stop_on_a_full_disk_reaches_the_registrant(hf: SyncClient) -> None:
 # -- one name, several registrations ---------------------------------------------------------------
 
 
+@pytest.mark.weight(5)
 def test_a_late_word_is_of_its_own_registration(hf: SyncClient) -> None:
     """One that was given up says that it is done: another of its name runs on."""
     calls: list[str] = []
@@ -408,6 +415,7 @@ def test_a_late_word_is_of_its_own_registration(hf: SyncClient) -> None:
     assert [event.status for event in hf.events()] == ["killed", "completed"]
 
 
+@pytest.mark.own_keeper
 def test_an_adopted_agent_does_not_replace_one_of_the_same_name(
     home: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -435,15 +443,16 @@ def test_an_adopted_agent_does_not_replace_one_of_the_same_name(
         old.close()
 
 
-def test_agents_of_a_half_finished_adoption_are_moved_once(hf: SyncClient) -> None:
+@pytest.mark.own_keeper
+def test_agents_of_a_half_finished_adoption_are_moved_once(hf: SyncClient, session: str) -> None:
     """Killed after the copy, before the original was removed."""
     hf.register_agent("job", "worker").done()
     with holdfast.connect(session="old") as old:
         old.register_agent("job", "worker").done()
         (record,) = load_agents(hf.home, "old")
-        moved = {**record.to_json(), "session": "test", "id": "job-2"}
-        Path(hf.home.agent("test", "job-2")).write_text(json.dumps(moved))
-        Path(hf.home.session("test"), "adopted.json").write_text(
+        moved = {**record.to_json(), "session": session, "id": "job-2"}
+        Path(hf.home.agent(session, "job-2")).write_text(json.dumps(moved))
+        Path(hf.home.session(session), "adopted.json").write_text(
             json.dumps({"old": {"token": "x", "handles": [], "done": False}})
         )
         hf.keeper_restart()
@@ -465,20 +474,23 @@ def test_a_session_to_which_nobody_comes_back_ends_its_agents(home: str) -> None
     client.close()
 
 
-def test_a_session_with_an_agent_or_a_holder_is_not_forgotten(hf: SyncClient) -> None:
+@pytest.mark.own_keeper
+def test_a_session_with_an_agent_or_a_holder_is_not_forgotten(hf: SyncClient, session: str) -> None:
     """However long nothing else has happened in it."""
     person = open_client(hf.home, "agents")
     agent = person.register_agent("slow", "worker")
     long_ago = time.time() - 30 * 86400
-    for session in ("test", "agents"):
-        os.utime(hf.home.session(session), (long_ago, long_ago))
+    for each in (session, "agents"):
+        os.utime(hf.home.session(each), (long_ago, long_ago))
     hf.keeper_restart()
     assert [each.id for each in person.agents()] == ["slow"]
-    assert os.path.exists(hf.home.session("test") + "/lease.json")
+    assert os.path.exists(hf.home.session(session) + "/lease.json")
     assert agent.done().status == "completed"
     person.close()
 
 
+@pytest.mark.weight(5)
+@pytest.mark.own_keeper
 def test_waiting_for_a_stop_goes_on_though_no_keeper_can_be_reached(hf: SyncClient) -> None:
     """For a while: the stop of later reaches the registrant."""
     stopped = threading.Event()
@@ -499,11 +511,11 @@ def test_waiting_for_a_stop_goes_on_though_no_keeper_can_be_reached(hf: SyncClie
     assert stopped.wait(60)
 
 
-def test_closing_gives_up_what_waits_beside(home: str) -> None:
+def test_closing_gives_up_what_waits_beside(home: str, session: str) -> None:
     """No thread and no connection stay behind."""
     before = threading.active_count()
-    with holdfast.connect(session="other") as other:
-        person = open_client(other.home, "test")
+    with holdfast.connect(session=f"{session}-other") as other:
+        person = open_client(other.home, session)
         person.register_agent("long", "worker", on_stop=lambda: None)
         wait_until(lambda: other.keeper_status()["connections"] > 2)
         assert threading.active_count() > before
@@ -512,17 +524,21 @@ def test_closing_gives_up_what_waits_beside(home: str) -> None:
         wait_until(lambda: other.keeper_status()["connections"] <= 2)
 
 
-def test_a_stop_may_close_the_client(home: str) -> None:
+@pytest.mark.weight(5)
+def test_a_stop_may_close_the_client(home: str, session: str) -> None:
     async def main() -> None:
         closed = asyncio.Event()
-        async with holdfast.connect(session="test") as hf, holdfast.connect(session="x") as other:
+        async with (
+            holdfast.connect(session=session) as hf,
+            holdfast.connect(session=f"{session}-x") as other,
+        ):
 
             async def on_stop() -> None:
                 await other.close()
                 closed.set()
 
             await other.register_agent("long", "worker", on_stop=on_stop)
-            person = open_client(hf.home, "x")
+            person = open_client(hf.home, f"{session}-x")
             await asyncio.get_running_loop().run_in_executor(None, person.agent("long").stop)
             await closed.wait()
             person.close()
@@ -537,7 +553,7 @@ def test_a_stop_may_close_the_client(home: str) -> None:
 
 def told(hf: SyncClient) -> dict[str, tuple[str | None, str | None, bytes]]:
     """What was told of each agent; never twice."""
-    events = [event for event in read_events(hf.home, "test") if event.type == "agent"]
+    events = [event for event in read_events(hf.home, hf.session or "") if event.type == "agent"]
     found = {event.agent: (event.status, event.reason, event.tail) for event in events}
     assert len(found) == len(events)
     return found
@@ -561,6 +577,8 @@ def stopped_at_once(hf: SyncClient, name: str, output: Path) -> None:
     thread.join(60)
 
 
+@pytest.mark.long
+@pytest.mark.own_keeper
 @pytest.mark.parametrize(
     ("life", "how", "stride"),
     [
@@ -574,6 +592,7 @@ def test_a_worker_killed_at_each_step_tells_of_an_agent_once(
     life: Callable[[SyncClient, str, Path], None],
     how: tuple[str, str],
     stride: int,
+    session: str,
 ) -> None:
     """Registered, stopped and done, with kill -9 at every so many system calls."""
     output = tmp_path / "out"
@@ -587,18 +606,22 @@ def test_a_worker_killed_at_each_step_tells_of_an_agent_once(
         assert hf.agent(names[-1]).status == how[0]
         step += stride
     assert told(hf) == dict.fromkeys(names, (*how, b"what it did\n"))
-    assert all(record.told and record.tail is None for record in load_agents(hf.home, "test"))
+    assert all(record.told and record.tail is None for record in load_agents(hf.home, session))
 
 
-def test_a_worker_killed_at_each_step_tells_of_a_lost_agent_once(hf: SyncClient) -> None:
+@pytest.mark.long
+@pytest.mark.own_keeper
+def test_a_worker_killed_at_each_step_tells_of_a_lost_agent_once(
+    hf: SyncClient, session: str
+) -> None:
     """Its registrant dies under a worker that dies."""
     step, reached, count = 0, True, 0
     while reached:
-        registrant = start_registrant("test")
+        registrant = start_registrant(session)
         _, reached = killed_at(hf.keeper_status()["worker"], step, registrant.kill)
         registrant.communicate()
         count += 1
-        wait_until(lambda n=count: len(read_events(hf.home, "test")) == n)  # type: ignore[misc]
-        assert [event.status for event in read_events(hf.home, "test")] == ["lost"] * count
+        wait_until(lambda n=count: len(read_events(hf.home, session)) == n)  # type: ignore[misc]
+        assert [event.status for event in read_events(hf.home, session)] == ["lost"] * count
         assert hf.agent("theirs").status == "lost"
         step += 5

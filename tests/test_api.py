@@ -11,6 +11,8 @@ import holdfast
 from holdfast import _errors
 from holdfast._config import UNSET
 
+pytestmark = pytest.mark.shared_keeper
+
 PUBLIC = sorted(holdfast.__all__)
 
 

@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 Child = Callable[..., list[str]]
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.shared_keeper, pytest.mark.anyio]
 
 
 @pytest.fixture
-async def hf(home: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Client]:
+async def hf(home: str, monkeypatch: pytest.MonkeyPatch, session: str) -> AsyncIterator[Client]:
     """A client that holds the session ``"test"`` and may run a hundred processes."""
     monkeypatch.setenv("HOLDFAST_MAX_RUNNING", "100")
-    async with connect(session="test") as client:
+    async with connect(session=session) as client:
         yield client
 
 
@@ -230,6 +230,7 @@ async def test_following_events_can_be_cancelled(hf: Client) -> None:
     assert [event.handle for event in await events(hf)] == [process.handle]
 
 
+@pytest.mark.own_keeper
 async def test_the_keeper_is_asked_restarted_and_stopped(hf: Client, gate: Gate) -> None:
     """A restart renews both halves under a running process; a stop leaves none."""
     (process,) = await gated(hf, gate, 1)
@@ -327,6 +328,7 @@ async def test_a_wait_without_patience_tells_an_end_that_is_there(hf: Client, ga
     assert await events(hf) == []
 
 
+@pytest.mark.own_keeper
 @pytest.mark.parametrize("ending", ["while the worker is dead", "under the next worker"])
 async def test_fifty_waits_outlive_the_worker(hf: Client, gate: Gate, ending: str) -> None:
     """kill -9 breaks the connection; every wait goes on at the next one to the right code."""

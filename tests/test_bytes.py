@@ -15,6 +15,8 @@ from holdfast._completion import clean_tail, clean_text
 from holdfast._model import duration_text
 from holdfast.testing import wait_until
 
+pytestmark = pytest.mark.shared_keeper
+
 Child = Callable[..., list[str]]
 
 # Characters of one to four bytes, and control sequences of every kind between them.
@@ -135,7 +137,7 @@ def test_a_line_of_fifty_megabytes_is_one_line(hf: SyncClient) -> None:
     process.read(reader="skims", limit=10)
     assert process.read(reader="skims", limit=10).start == 10
     (event,) = hf.events(acknowledged=True)
-    assert event.text.endswith("x" * 1994 + "\nlast\n")
+    assert event.text.endswith("| " + "x" * 1994 + "\n| last\n")
 
 
 # -- the text of a completion ----------------------------------------------------------------------
@@ -149,9 +151,12 @@ def the_event(hf: SyncClient, process: SyncProcess) -> Event:
 
 
 def tail_of(event: Event) -> str:
+    """What it quotes, without the marks."""
     head, _, tail = event.text.partition("Output (last 2000 chars):\n")
     assert head
-    return tail
+    lines = tail.split("\n")
+    assert all(line.startswith("|") for line in lines if line)
+    return "\n".join(line.removeprefix("|").removeprefix(" ") for line in lines)
 
 
 def test_the_text_is_exactly_the_promised_one(hf: SyncClient) -> None:
@@ -170,7 +175,7 @@ def test_the_text_is_exactly_the_promised_one(hf: SyncClient) -> None:
         f"Duration: {duration[1]}\n"
         "\n"
         "Output (last 2000 chars):\n"
-        "out\nerr\n"
+        "| out\n| err\n"
     )
 
 
@@ -178,7 +183,7 @@ def test_a_list_is_shown_as_one_would_type_it_and_no_label_as_a_dash(hf: SyncCli
     process = hf.spawn(["printf", "%s|", "a b", "$x"])
     text = the_event(hf, process).text
     assert "\nLabel: -\nCommand: printf '%s|' 'a b' '$x'\nExit code: 0\n" in text
-    assert text.endswith("chars):\na b|$x|")
+    assert text.endswith("chars):\n| a b|$x|")
 
 
 @pytest.mark.parametrize(
@@ -312,7 +317,7 @@ def test_the_public_form_of_an_event_is_plain_json_with_text_and_tail(hf: SyncCl
         "seq": 1,
         "id": f"{process.handle}:end",
         "type": "end",
-        "session": "test",
+        "session": hf.session,
         "handle": process.handle,
         "label": "x",
         "status": "failed",

@@ -7,6 +7,8 @@ import pytest
 from holdfast import BadRequest, SyncClient
 from holdfast.testing import wait_until
 
+pytestmark = pytest.mark.shared_keeper
+
 
 def test_a_failure_in_the_window_is_in_the_answer(hf: SyncClient) -> None:
     """It ended: the record says how, the output says why, and no event comes on top."""

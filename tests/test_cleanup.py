@@ -250,6 +250,7 @@ if os.geteuid() == 0 and BEST == "cgroup":
             wait_until(lambda: remove([unit]))
 
 
+@pytest.mark.weight(5)
 @pytest.mark.parametrize("half", ["guard", "worker", "both"])
 def test_a_killed_keeper_leaves_nothing_that_the_next_one_does_not_remove(
     traces: Traces,

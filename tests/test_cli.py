@@ -9,12 +9,13 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from holdfast._home import Home
+from holdfast._store import Store
 from holdfast.testing import wait_until
 
 TYPE_CHECKING = False
@@ -42,7 +43,7 @@ PROMISED = [
     "log",
 ]
 
-pytestmark = pytest.mark.usefixtures("home")
+pytestmark = [pytest.mark.shared_keeper, pytest.mark.usefixtures("home")]
 
 
 class Done:
@@ -363,7 +364,7 @@ def test_ps_shows_what_runs_and_with_a_everything() -> None:
 
 def test_ps_on_a_terminal_is_coloured_cut_and_free_of_foreign_codes() -> None:
     """A command full of terminal codes moves no cursor; NO_COLOR is honoured."""
-    start("--label", "x\x1b]0;title\x07", "--", "sleep 60 # \x1b[2J\n" + "y" * 500)
+    start("--label", "label", "--", "sleep 60 # \x1b]0;title\x07\x1b[2J\n" + "y" * 500)
     for no_color in ("", "1"):
         out = on_terminal("ps", env={"NO_COLOR": no_color, "TERM": "xterm"})
         assert b"\x1b]0" not in out
@@ -600,16 +601,17 @@ def test_wait_acknowledges_what_it_saw() -> None:
     assert [e["handle"] for e in json.loads(cli("events", "--json").out)] == [unseen]
 
 
-def test_kill_is_idempotent_and_prints_what_it_stopped() -> None:
+def test_kill_is_idempotent_and_prints_what_it_stopped(home: str) -> None:
     """Several at once cost one grace; stopping what has ended is fine."""
     stubborn = "trap '' TERM; echo up; while :; do sleep 0.1; done"
     handles = [start("--", stubborn) for _ in range(3)]
     for handle in handles:
         wait_until(lambda h=handle: cli("logs", h).out == "up\n")  # type: ignore[misc]
-    began = time.monotonic()
-    done = cli("kill", "--grace", "1s", *handles)
-    assert time.monotonic() - began < 3
+    done = cli("kill", "--grace", "2s", *handles)
     assert (done.code, done.lines) == (0, handles)
+    ends = [Store(Home(home)).load(handle).stop for handle in handles]
+    clocks = [end.kill_clock for end in ends if end is not None]
+    assert max(clocks) - min(clocks) < 2, "the last grace began before the first was over"
     assert {record(handle)["signal"] for handle in handles} == {"SIGKILL"}
     again = cli("kill", handles[0])
     assert (again.code, again.lines) == (0, [f"{handles[0]} had already ended"])
@@ -670,6 +672,7 @@ def test_rm_deletes_all_traces(home: str) -> None:
 # -- events ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.own_keeper
 def test_events_are_shown_until_acknowledged() -> None:
     """As a table, as JSON, as the text for an agent."""
     handle = start("--label", "build", "--session", "s", "--", "echo done; exit 3")
@@ -705,6 +708,7 @@ def test_events_follow_as_they_come(beside: Beside) -> None:
 # -- the rest --------------------------------------------------------------------------------------
 
 
+@pytest.mark.own_keeper
 def test_keeper_status_restart_and_stop() -> None:
     """Without one it says so; a restart loses nothing; stop leaves processes, --kill does not."""
     assert cli("keeper", "status").out.startswith("no keeper runs for ")
@@ -722,6 +726,7 @@ def test_keeper_status_restart_and_stop() -> None:
     assert cli("keeper", "nonsense").code == 125
 
 
+@pytest.mark.own_keeper
 def test_config_shows_the_settings_in_force(home: str) -> None:
     """As they would be written in config.toml; the environment counts more."""
     Path(home).mkdir(mode=0o700, exist_ok=True)
@@ -738,6 +743,7 @@ def test_config_shows_the_settings_in_force(home: str) -> None:
     assert "line 1: grace" in one_error(done)
 
 
+@pytest.mark.own_keeper
 def test_doctor_says_what_works(home: str) -> None:
     """A line for each check; an unusable home is a problem and exit code 1."""
     start("--", "sleep", "60")
@@ -805,6 +811,7 @@ def mentioning(text: str) -> list[int]:
     return found
 
 
+@pytest.mark.weight(4)
 def test_demo_runs_and_leaves_nothing_behind(tmp_path: Path) -> None:
     """Every claim it makes is checked by itself; its home is gone afterwards."""
     place = tmp_path / "demo"
@@ -842,6 +849,7 @@ def test_a_closed_stdout_is_no_error(home: str, words: list[str]) -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.own_keeper
 def test_keeper_stop_says_whether_there_was_one(home: str) -> None:
     cli("run", "--", "true")
     assert cli("keeper", "stop").out.startswith("stopped")

@@ -10,8 +10,12 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from holdfast import SyncClient, SyncProcess
 from holdfast.testing import wait_until
+
+pytestmark = pytest.mark.shared_keeper
 
 
 def holdfast(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -25,7 +25,7 @@ else:
 HOLDFAST = [sys.executable, "-m", "holdfast"]
 SHELL = ("-e", "PS1=sh> ", "-e", "HISTFILE=", "--", "bash", "--norc", "--noprofile", "-i")
 
-pytestmark = pytest.mark.usefixtures("home")
+pytestmark = [pytest.mark.shared_keeper, pytest.mark.usefixtures("home")]
 
 
 class Done:
@@ -232,6 +232,7 @@ def test_run_tmux_in_the_foreground_is_inside_tmux() -> None:
         assert last == ["sh> echo in $((20+2))", "in 22", "sh> exit 6", "exit"]
 
 
+@pytest.mark.weight(5)
 @pytest.mark.usefixtures("tmux")
 def test_the_end_in_tmux_leaves_the_terminal_and_the_others_alone() -> None:
     """Time and again: who is attached gets their terminal back, and tmux itself goes on."""

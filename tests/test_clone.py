@@ -292,16 +292,17 @@ if BEST == "cgroup":
 
 if not COPIED:
 
-    @pytest.mark.timeout(300)
+    @pytest.mark.long
+    @pytest.mark.timeout(600)
     def test_all_of_this_holds_with_a_copy_of_our_memory() -> None:
-        options = ["-q", "-p", "no:xdist", "-p", "no:cacheprovider", "-k", "copied"]
+        options = ["-q", "-m", "", "-p", "no:xdist", "-p", "no:cacheprovider", "-k", "copied"]
         done = subprocess.run(
             [sys.executable, "-m", "pytest", *options, __file__],
             env={**os.environ, "TEST_CLONE_COPIED": "1"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=280,
+            timeout=580,
         )
         assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
         assert " passed" in done.stdout

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.shared_keeper
+
 BASH = """
 eval "$(holdfast completion bash)"
 complete -p holdfast >/dev/null || exit 9

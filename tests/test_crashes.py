@@ -229,6 +229,8 @@ def test_an_event_is_seen_until_it_is_acknowledged_and_has_one_id(
 # -- killed at each system call --------------------------------------------------------------------
 
 
+@pytest.mark.weight(10)
+@pytest.mark.long
 @pytest.mark.parametrize(("mode", "stride"), [("pipe", 2), ("tty", 5), ("tmux", 7)])
 def test_a_worker_killed_at_each_step_of_a_life(
     hf: SyncClient, tmp_path: Path, mode: str, stride: int
@@ -266,6 +268,7 @@ def assert_told_once(hf: SyncClient, handles: list[str]) -> None:
     assert {f"{handle}:end" for handle in handles}.issuperset(ids)
 
 
+@pytest.mark.long
 def test_a_worker_killed_at_each_step_of_a_start_leaves_its_stdin_open(hf: SyncClient) -> None:
     """From the moment a process is there, the guard holds what it is written to through."""
     step, reached = 0, True
@@ -279,6 +282,7 @@ def test_a_worker_killed_at_each_step_of_a_start_leaves_its_stdin_open(hf: SyncC
     assert step > 50
 
 
+@pytest.mark.long
 def test_a_worker_killed_at_many_steps_of_a_kill(hf: SyncClient) -> None:
     """The next worker goes on with the stop; the caller gets its receipt, and one end is told."""
     step, reached = 0, True
@@ -292,6 +296,7 @@ def test_a_worker_killed_at_many_steps_of_a_kill(hf: SyncClient) -> None:
     assert_told_once(hf, [process.handle for process in hf.list()])
 
 
+@pytest.mark.long
 def test_a_worker_killed_at_each_step_of_a_removal_leaves_nothing(hf: SyncClient) -> None:
     """Removed is removed: no file and no event is left over, and the caller hears of no error."""
     step, reached = 0, True
@@ -315,6 +320,7 @@ def test_a_worker_killed_at_each_step_of_a_removal_leaves_nothing(hf: SyncClient
     assert [name for name in left if not name.startswith("spare")] == []
 
 
+@pytest.mark.long
 def test_a_worker_killed_at_each_step_of_a_send(hf: SyncClient) -> None:
     """A line arrives once, or the caller is told that nobody can know, and to look."""
     echo = hf.spawn("cat", stdin=True, timeout=None)
@@ -343,6 +349,7 @@ def test_a_worker_killed_at_each_step_of_a_send(hf: SyncClient) -> None:
     assert 0 < unknown < 10, "only a kill in the very write leaves it open"
 
 
+@pytest.mark.long
 def test_a_worker_killed_at_each_step_of_an_acknowledgement(hf: SyncClient) -> None:
     """When an acknowledgement was answered it holds, whatever was killed meanwhile."""
     step, reached = 0, True
@@ -357,6 +364,7 @@ def test_a_worker_killed_at_each_step_of_an_acknowledgement(hf: SyncClient) -> N
     assert step > 10
 
 
+@pytest.mark.long
 def test_a_guard_killed_at_each_step_of_an_end_it_has_to_see(hf: SyncClient) -> None:
     """A process that became the guard's child ends, and the guard dies as it writes that down."""
     step, reached = 0, True

@@ -41,6 +41,8 @@ else:
     from stepping import Stepper
     from test_cleanup import Traces
 
+pytestmark = pytest.mark.long
+
 KillBoth = Callable[[SyncClient], None]
 BOX = "hfbox"
 PATIENCE = 60

@@ -41,3 +41,19 @@ def test_every_test_that_the_compatibility_table_names_exists() -> None:
     named = set(re.findall(r"`(?:tests/)?(test_\w+(?:\.py)?)`", table))
     assert len(named) > 100
     assert named <= written | files
+
+
+def test_every_test_that_the_guarantees_name_exists() -> None:
+    """Each promise names its proof, file and function."""
+    tests = ROOT / "tests"
+    written = {
+        f"{file.name}::{name}"
+        for file in tests.glob("test_*.py")
+        for name in re.findall(r"def (test_\w+)", file.read_text())
+    }
+    page = (ROOT / "docs" / "guarantees.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("| ") and "| test |" not in line]
+    assert len(rows) > 40
+    assert [row for row in rows if not re.search(r"`test_\w+\.py::test_\w+`", row)] == []
+    named = set(re.findall(r"`(test_\w+\.py::test_\w+)`", page))
+    assert named - written == set()

@@ -60,6 +60,7 @@ def nothing_left(hf: SyncClient, *processes: SyncProcess) -> None:
 # -- 3: halves of the keeper -----------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_halves_killed_again_and_again_change_no_code(hf: SyncClient, child: Child) -> None:
     """In all modes at once: every code exact, who reads goes on, a deadline holds."""
     echoes = [hf.spawn("cat; exit 9", stdin=True, **mode_of(mode)) for mode in MODES]
@@ -95,6 +96,7 @@ def test_both_halves_killed_leave_nothing_that_cannot_be_killed(
     nothing_left(hf, process, ended)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("mode", "stride"), [("pipe", 5), ("pty", 9), ("tmux", 23)])
 def test_a_worker_killed_at_each_step_of_a_start_leaves_nobody_unaccounted_for(
     hf: SyncClient, kind: str, mode: str, stride: int
@@ -283,7 +285,7 @@ def test_the_deaf_are_killed_at_the_end_of_their_grace(
     process = ready(hf.spawn(child("ignores_term", "HUP"), grace=60, **mode_of(mode)))
     begun = time.monotonic()
     receipt = process.kill(grace=0.5)
-    assert 0.5 <= time.monotonic() - begun < 15
+    assert 0.5 <= time.monotonic() - begun < 50
     assert (receipt.forced, receipt.survivors) == (True, [])
     assert (receipt.record.status, receipt.record.signal) == ("killed", "SIGKILL")
     nothing_left(hf, process)
@@ -344,6 +346,8 @@ def zombies(hf: SyncClient) -> list[int]:
     return [each.pid for each in all_processes() if each.parent in parents and each.state == "Z"]
 
 
+@pytest.mark.weight(8)
+@pytest.mark.long
 def test_a_thousand_starts_and_ends_leave_the_keeper_as_it_was(hf: SyncClient) -> None:
     """No descriptor, zombie or group more, and no memory to speak of."""
     for _ in range(50):
@@ -362,6 +366,8 @@ def test_a_thousand_starts_and_ends_leave_the_keeper_as_it_was(hf: SyncClient) -
     nothing_left(hf, *processes[-50:])
 
 
+@pytest.mark.weight(8)
+@pytest.mark.long
 def test_a_thousand_at_once_have_their_own_codes(
     home: str, kind: str, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -386,6 +392,7 @@ with holdfast.connect(home=sys.argv[1]): pass
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", MODES)
 def test_a_low_limit_of_descriptors_is_the_processes_not_the_keepers(
     home: str, kind: str, mode: str

@@ -18,6 +18,8 @@ from holdfast.keeper import pump
 from holdfast.keeper.pump import LogWriter
 from holdfast.testing import wait_until
 
+pytestmark = pytest.mark.shared_keeper
+
 MIB = 1 << 20
 PERIOD = 16 * 262147
 PATTERN = b"".join(b"%015d\n" % number for number in range(PERIOD // 16))
@@ -90,7 +92,10 @@ class Account:
 # -- the cap ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("cap", "total"), [(8 * MIB, 300 * MIB), (256 * MIB, 700 * MIB)])
+@pytest.mark.parametrize(
+    ("cap", "total"),
+    [(8 * MIB, 300 * MIB), pytest.param(256 * MIB, 700 * MIB, marks=pytest.mark.long)],
+)
 def test_a_flood_stays_within_its_cap_and_its_end_is_recorded(
     hf: SyncClient, child: Callable[..., list[str]], cap: int, total: int
 ) -> None:

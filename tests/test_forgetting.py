@@ -60,19 +60,3 @@ def test_an_end_that_a_new_worker_finds_is_the_newest(
         new = {ended(hf, code) for code in (7, 8)}
         wait_until(lambda: len(kept(hf)) == 3)
         assert kept(hf) - found == new
-
-
-def test_a_wall_clock_that_is_set_back_changes_nothing(
-    home: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Which of two ended first is not for the time of day to say."""
-    monkeypatch.setenv("HOLDFAST_MAX_FINISHED", "3")
-    with connect(session="test") as hf:
-        handles = [ended(hf, code) for code in (1, 2, 3)]
-        newest = hf.store.load(handles[2])
-        newest.ended_at = "2001-01-01T00:00:00.000000Z"  # as a clock that was wrong had it
-        hf.store.save(newest)
-        hf.keeper_restart()
-        handles.append(ended(hf, 4))
-        wait_until(lambda: len(kept(hf)) == 3)
-        assert kept(hf) == {*handles[1:]}

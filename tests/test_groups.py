@@ -39,10 +39,12 @@ else:
     from stepping import killed_at
     from test_tmux import server_pid
 
+pytestmark = pytest.mark.shared_keeper
+
 
 def told(hf: SyncClient) -> list[Event]:
     """All that the session was ever told, acknowledged or not."""
-    return read_events(hf.home, "test")
+    return read_events(hf.home, hf.session or "")
 
 
 def one_event(hf: SyncClient) -> Event:
@@ -51,12 +53,12 @@ def one_event(hf: SyncClient) -> Event:
     return event
 
 
-def test_a_group_has_its_own_and_no_others(hf: SyncClient) -> None:
+def test_a_group_has_its_own_and_no_others(hf: SyncClient, session: str) -> None:
     group = hf.group("web")
     server = group.spawn("exec sleep 1000", label="server")
     hf.spawn("exec sleep 1000")
     hf.spawn("exec sleep 1000", group="website")
-    with connect(session="other") as other:
+    with connect(session=f"{session}-other") as other:
         other.group("web").spawn("exec sleep 1000")
         assert [process.handle for process in group.list()] == [server.handle]
     assert [process.handle for process in hf.list(group="web")] == [server.handle]
@@ -91,7 +93,7 @@ def test_waiting_for_all_of_a_group_or_any(hf: SyncClient, gate: Gate) -> None:
         hf.group("")
 
 
-def test_a_gathered_group_is_told_of_once(hf: SyncClient, gate: Gate) -> None:
+def test_a_gathered_group_is_told_of_once(hf: SyncClient, gate: Gate, session: str) -> None:
     """One event, with how each ended and the output of those that failed."""
     group = hf.group("checks")
     early = group.spawn("true", label="early")
@@ -117,7 +119,7 @@ def test_a_gathered_group_is_told_of_once(hf: SyncClient, gate: Gate) -> None:
     assert [e.id for e in hf.events()] == [event.id]
     hf.acknowledge(event)
     assert list(hf.events()) == []
-    assert os.listdir(hf.home.gathered("test")) == []
+    assert os.listdir(hf.home.gathered(session)) == []
 
 
 def test_the_text_of_a_group_names_each_by_its_label_or_command(hf: SyncClient) -> None:
@@ -152,7 +154,7 @@ def test_a_wait_that_showed_every_end_has_told_of_the_group(hf: SyncClient) -> N
     wait_until(lambda: event.id in [e.id for e in told(hf) if e.acknowledged])
 
 
-def test_who_saw_every_end_need_not_be_told_of_the_group(hf: SyncClient) -> None:
+def test_who_saw_every_end_need_not_be_told_of_the_group(hf: SyncClient, session: str) -> None:
     group = hf.group("checks")
     for code in range(3):
         group.spawn(f"exit {code}")
@@ -160,7 +162,7 @@ def test_who_saw_every_end_need_not_be_told_of_the_group(hf: SyncClient) -> None
     assert [end.code for end in group.wait(60)] == [0, 1, 2]
     wait_until(lambda: list(hf.events()) == [])
     wait_until(lambda: [e.acknowledged for e in told(hf) if e.type == "group"] == [True])
-    assert os.listdir(hf.home.gathered("test")) == []
+    assert os.listdir(hf.home.gathered(session)) == []
 
 
 def test_seeing_the_end_of_one_leaves_the_group_to_be_told(hf: SyncClient, gate: Gate) -> None:
@@ -225,6 +227,7 @@ def test_a_member_removed_as_it_ended_is_told_of(hf: SyncClient, gate: Gate) -> 
     assert [process.handle for process in hf.list()] == [stays.handle]
 
 
+@pytest.mark.own_keeper
 def test_a_member_removed_on_a_full_disk_is_refused_and_told_of_later(hf: SyncClient) -> None:
     """The keeper goes on, and what could not be written is not forgotten."""
     group = hf.group("checks")
@@ -296,6 +299,8 @@ def life(group: SyncGroup) -> None:
             first.send("", enter=True)
 
 
+@pytest.mark.long
+@pytest.mark.own_keeper
 @pytest.mark.parametrize("offset", [0, 17])
 def test_a_worker_killed_at_each_step_tells_of_a_group_once(hf: SyncClient, offset: int) -> None:
     """Gathered and ended, with kill -9 at every 34th system call, and those between."""

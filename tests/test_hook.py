@@ -8,6 +8,8 @@ import subprocess
 import sys
 from collections.abc import Callable
 
+import pytest
+
 import holdfast
 from holdfast import SyncClient
 from holdfast._start import keeper_holds
@@ -16,6 +18,8 @@ from holdfast.testing import wait_until
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from tests.conftest import Gate
+
+pytestmark = pytest.mark.shared_keeper
 
 HOOK = [sys.executable, "-m", "holdfast", "hook", "claude", "--settle", "50ms"]
 
@@ -101,9 +105,9 @@ def test_nothing_to_wait_for_ends_at_once(hf: SyncClient) -> None:
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_a_hook_is_told_of_its_own_session_only(hf: SyncClient, gate: Gate) -> None:
+def test_a_hook_is_told_of_its_own_session_only(hf: SyncClient, gate: Gate, session: str) -> None:
     mine = hf.spawn(f": < {gate.path}")
-    with holdfast.connect(session="other") as other:
+    with holdfast.connect(session=f"{session}-other") as other:
         other.spawn("exit 9")
         wait_until(lambda: len(list(other.events())) == 1)
         hook = start(mine.handle)
@@ -149,10 +153,10 @@ def test_the_settings_to_paste_are_json() -> None:
 
 
 def test_output_that_names_somebody_elses_process_changes_nothing(
-    hf: SyncClient, gate: Gate
+    hf: SyncClient, gate: Gate, session: str
 ) -> None:
     """Whose session it is, is said by the call, never by what a process printed."""
-    with holdfast.connect(session="other") as other:
+    with holdfast.connect(session=f"{session}-other") as other:
         theirs = other.spawn("exit 9")
         wait_until(lambda: len(list(other.events())) == 1)
         mine = hf.spawn(f": < {gate.path}")
@@ -193,11 +197,11 @@ def test_not_more_than_a_few_hooks_wait(hf: SyncClient, gate: Gate) -> None:
 
 
 def test_a_hook_sees_to_a_keeper_when_both_halves_died(
-    hf: SyncClient, gate: Gate, kill_both: Callable[[SyncClient], None]
+    hf: SyncClient, gate: Gate, kill_both: Callable[[SyncClient], None], session: str
 ) -> None:
     process = hf.spawn(f": < {gate.path}; exit 5")
     hook = start(process.handle)
-    wait_until(lambda: os.path.exists(hf.home.session("test") + "/hooks/0.lock"))
+    wait_until(lambda: os.path.exists(hf.home.session(session) + "/hooks/0.lock"))
     kill_both(hf)
     wait_until(lambda: keeper_holds(hf.home))
     gate.open()

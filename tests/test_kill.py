@@ -20,6 +20,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from tests.conftest import Gate
 
+pytestmark = pytest.mark.shared_keeper
+
 Child = Callable[..., list[str]]
 Ready = Callable[[SyncProcess], SyncProcess]
 
@@ -59,7 +61,7 @@ def test_who_ignores_term_is_killed_at_the_end_of_its_grace(
     begun = time.monotonic()
     receipt = process.kill(grace=0.5)
     took = time.monotonic() - begun
-    assert 0.5 <= took < 15
+    assert 0.5 <= took < 50
     assert (receipt.forced, receipt.survivors, receipt.signalled) == (True, [], 2)
     assert (receipt.record.status, receipt.record.signal) == ("killed", "SIGKILL")
 
@@ -269,13 +271,13 @@ def test_a_signal_reaches_the_whole_group(hf: SyncClient, child: Child, ready: R
 
 
 def test_stop_all_stops_the_session_and_nothing_else(
-    hf: SyncClient, child: Child, ready: Ready, home: str
+    hf: SyncClient, child: Child, ready: Ready, home: str, session: str
 ) -> None:
     """Everything of a session is stopped at once, and there is a receipt for each."""
     deaf = [ready(hf.spawn(child("ignores_term"), grace=60)) for _ in range(3)]
     mild = [hf.spawn("sleep 1000", keep=n == 0) for n in range(3)]
     hf.spawn("exit 3").wait(30)
-    with connect(session="other") as other:
+    with connect(session=f"{session}-other") as other:
         theirs = other.spawn("sleep 1000")
         begun = time.monotonic()
         receipts = hf.stop_all(grace=0.3)

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
     from tests.conftest import Gate
 
+pytestmark = pytest.mark.shared_keeper
+
 CHILDREN = Path(__file__).parent / "children"
 
 Start = Callable[..., SyncProcess]
@@ -54,14 +56,19 @@ MODES: dict[str, dict[str, Any]] = {
 ON_THE_MACHINE = ("pipe", "pty", "tmux")
 
 
-@pytest.fixture(params=MODES)
+def _param(mode: str) -> Any:
+    """Docker's two ways differ little, and a container takes its time: one of them is for later."""
+    return pytest.param(mode, marks=[pytest.mark.long] if mode == "docker-tty" else [])
+
+
+@pytest.fixture(params=[_param(mode) for mode in MODES])
 def mode(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 def only(*modes: str) -> pytest.MarkDecorator:
     """For what the other modes do differently, which their own files test."""
-    return pytest.mark.parametrize("mode", modes, indirect=True)
+    return pytest.mark.parametrize("mode", [_param(mode) for mode in modes], indirect=True)
 
 
 @pytest.fixture
@@ -93,14 +100,16 @@ def start(hf: SyncClient, asked: dict[str, Any], mode: str) -> Start:
 
 
 @pytest.fixture
-def client(home: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., SyncClient]]:
-    """A client of the session ``"test"`` with settings of its own."""
+def client(
+    home: str, monkeypatch: pytest.MonkeyPatch, session: str
+) -> Iterator[Callable[..., SyncClient]]:
+    """A client of the test's session, with settings of its own."""
     opened = []
 
     def open_with(**settings: str) -> SyncClient:
         for name, value in settings.items():
             monkeypatch.setenv(f"HOLDFAST_{name.upper()}", value)
-        opened.append(connect(session="test"))
+        opened.append(connect(session=session))
         return opened[-1].__enter__()
 
     yield open_with
@@ -232,14 +241,14 @@ def test_a_process_inherits_nothing_of_ours(start: Start, child: Child, mode: st
 
 def test_label_group_and_session_are_in_the_record(start: Start, hf: SyncClient) -> None:
     """Label and group are kept as given, and shown in list and in the completion."""
-    label = 'odd "label"\n$(x)'
+    label = 'odd "label" $(x)'
     process = start("exit 0", label=label, group="builds")
     wait_until(lambda: list(hf.events()))
     record = process.refresh()
-    assert (record.label, record.group, record.session) == (label, "builds", "test")
+    assert (record.label, record.group, record.session) == (label, "builds", hf.session)
     assert [found.record.label for found in hf.list()] == [label]
     (event,) = hf.events()
-    assert (event.handle, event.label, event.session) == (process.handle, label, "test")
+    assert (event.handle, event.label, event.session) == (process.handle, label, hf.session)
 
 
 @only(*ON_THE_MACHINE)
@@ -354,12 +363,13 @@ def test_the_same_handle_is_the_same_process(start: Start, tmp_path: Path, gate:
     assert starts.read_text() == "x\n"
 
 
+@pytest.mark.weight(3)
 def test_an_end_in_the_first_millisecond_is_seen_with_its_output(
     client: Callable[..., SyncClient], asked: dict[str, Any]
 ) -> None:
     """Many processes that end at once: every code and every byte."""
     hf = client(max_running="200", max_finished="200")
-    many = 10 if "docker" in asked else 100
+    many = 10 if "docker" in asked else 30 if "tmux" in asked else 100
     processes = [hf.spawn(f"echo out {n}; exit {n}", **asked) for n in range(many)]
     for n, process in enumerate(processes):
         end = process.wait(30)
@@ -629,7 +639,7 @@ def test_a_wait_that_is_too_short_leaves_the_process_alone(start: Start, gate: G
 
 
 def test_too_many_are_refused_with_the_names_of_what_runs(
-    client: Callable[..., SyncClient], home: str, asked: dict[str, Any]
+    client: Callable[..., SyncClient], home: str, asked: dict[str, Any], session: str
 ) -> None:
     """Over the cap is an error that names the running ones; other sessions have their own."""
     hf = client(max_running="2")
@@ -642,7 +652,7 @@ def test_too_many_are_refused_with_the_names_of_what_runs(
     assert two.handle in text
     assert "first" in text
     assert len(hf.list()) == 2
-    with connect(session="other") as other:
+    with connect(session=f"{session}-other") as other:
         assert other.spawn("exit 1").wait(30).code == 1
     one.kill()
     assert hf.spawn("exit 5").wait(30).code == 5, "an ended one makes room"
@@ -678,6 +688,7 @@ def test_a_finished_process_is_forgotten_some_time_after_the_last_look(
     assert [event.handle for event in hf.events()] == [process.handle]
 
 
+@pytest.mark.own_keeper
 @pytest.mark.parametrize("look", ["refresh", "tail", "read", "get", "wait", "follow"])
 def test_a_look_postpones_forgetting(client: Callable[..., SyncClient], look: str) -> None:
     """Any status or read by handle is a look; a list is not. It holds across keepers."""
@@ -749,18 +760,21 @@ def test_removing_a_running_process_stops_it_first(
     assert list(hf.events(acknowledged=False)) == []
 
 
-def test_list_is_oldest_first_and_of_this_session(start: Start, hf: SyncClient) -> None:
+def test_list_is_oldest_first_and_of_this_session(
+    start: Start, hf: SyncClient, session: str
+) -> None:
     """List shows running and finished processes in the order they were started."""
     processes = [start("sleep 1000" if n % 2 else "true") for n in range(4)]
     processes[0].wait(30)
     processes[2].wait(30)
-    with connect(session="other") as other:
+    with connect(session=f"{session}-other") as other:
         other.spawn("true").wait(30)
         assert len(other.list()) == 1
     found = [(process.handle, process.record.running) for process in hf.list()]
     assert found == [(process.handle, n % 2 == 1) for n, process in enumerate(processes)]
 
 
+@pytest.mark.own_keeper
 def test_records_and_logs_are_readable_without_a_keeper(start: Start, hf: SyncClient) -> None:
     """A finished process can be looked at when no keeper runs, and looking starts none."""
     process = start("echo kept; exit 3")

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 else:
     from contained import LIMITING, MODES, alive, groups_of, hf, kind, mode_of
 
+pytestmark = pytest.mark.shared_keeper
+
 Child = Callable[..., list[str]]
 Ready = Callable[[SyncProcess], SyncProcess]
 
@@ -180,7 +182,7 @@ def test_limits_can_be_settings(home: str, kind: str, monkeypatch: pytest.Monkey
 
 
 def test_a_session_has_limits_of_its_own(
-    home: str, kind: str, monkeypatch: pytest.MonkeyPatch
+    home: str, kind: str, monkeypatch: pytest.MonkeyPatch, session: str
 ) -> None:
     """They count more than the settings, and what is said at the spawn counts most."""
     monkeypatch.setenv("HOLDFAST_FILES", "99")
@@ -188,7 +190,7 @@ def test_a_session_has_limits_of_its_own(
     limited = connect(
         session="limited", memory="128MiB", cpu=1, files=88, log_cap="2MiB", log_limit="1MiB"
     )
-    with limited as client, connect(session="other") as other:
+    with limited as client, connect(session=f"{session}-other") as other:
         record = client.spawn("true").record
         limits = {name: value["limit"] for name, value in record.limits.items()}
         assert limits == {"memory": 128 << 20, "cpu": 1, "files": 88}
@@ -241,10 +243,13 @@ def test_a_limit_is_never_the_keepers_own(hf: SyncClient, mode: str) -> None:
 
 if "cpu" in LIMITING and "cpu" in own_groups():  # which version 2 would just accept
 
+    @pytest.mark.own_keeper
     @pytest.mark.parametrize("mode", MODES)
-    def test_what_cannot_be_limited_is_not_started(home: str, tmp_path: Path, mode: str) -> None:
+    def test_what_cannot_be_limited_is_not_started(
+        home: str, session: str, tmp_path: Path, mode: str
+    ) -> None:
         """Because the keeper has less itself: nothing is left of it, no record and no group."""
-        with connect(session="test") as client:
+        with connect(session=session) as client:
             first = client.spawn("sleep 1000", cpu=1)
             ((_, group),) = quotas(first)
             Path(group).parent.joinpath("cpu.cfs_quota_us").write_text("150000")
@@ -267,6 +272,6 @@ if "cpu" in LIMITING and "cpu" in own_groups():  # which version 2 would just ac
         {"processes": 5_000_000},
     ],
 )
-def test_what_makes_no_sense_is_refused(home: str, bad: dict[str, object]) -> None:
-    with connect(session="test") as client, pytest.raises(BadRequest, match=next(iter(bad))):
+def test_what_makes_no_sense_is_refused(home: str, bad: dict[str, object], session: str) -> None:
+    with connect(session=session) as client, pytest.raises(BadRequest, match=next(iter(bad))):
         client.spawn("true", **bad)  # type: ignore[arg-type]

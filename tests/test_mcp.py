@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
     from mcp import Client
     from tests.conftest import Gate
-    from tests.mcp_servers import ERAS, PROGRAM, WAYS, connected, web, wire
+    from tests.mcp_servers import ERAS, EVERY_WAY, PROGRAM, WAYS, WAYS_TO_TELL, connected, web, wire
 else:
-    from mcp_servers import ERAS, PROGRAM, WAYS, connected, web, wire
+    from mcp_servers import ERAS, EVERY_WAY, PROGRAM, WAYS, WAYS_TO_TELL, connected, web, wire
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.shared_keeper]
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ async def test_what_is_wrong_is_an_answer_and_nothing_was_started(
     home: str, here: Path, person: SyncClient, era: str
 ) -> None:
     """A wrong argument is named in an error that models see; a tool we do not have is refused."""
-    async with connected("stdio", era) as client:
+    async with connected("memory", era) as client:
         result = await client.call_tool("spawn_process", {"command": "true", "colour": "red"})
         assert result.is_error
         assert isinstance(result.content[0], types.TextContent)
@@ -118,7 +118,7 @@ async def test_what_is_wrong_is_an_answer_and_nothing_was_started(
         assert person.list() == []
 
 
-@pytest.mark.parametrize(("transport", "era"), WAYS)
+@pytest.mark.parametrize(("transport", "era"), EVERY_WAY)
 async def test_a_call_that_blocks_answers_before_the_client_loses_patience(
     home: str, here: Path, gate: Gate, transport: str, era: str
 ) -> None:
@@ -139,7 +139,8 @@ async def test_a_call_that_blocks_answers_before_the_client_loses_patience(
         assert (found["status"], found["exit_code"]) == ("failed", 4)
 
 
-@pytest.mark.parametrize(("transport", "era"), [("stdio", "legacy"), ("http", "auto")])
+@pytest.mark.weight(5)
+@pytest.mark.parametrize(("transport", "era"), WAYS_TO_TELL)
 async def test_progress_is_told_while_a_call_waits(
     home: str, here: Path, gate: Gate, transport: str, era: str
 ) -> None:
@@ -159,7 +160,7 @@ async def test_progress_is_told_while_a_call_waits(
         assert "waiting for" in str(seen[0][1])
 
 
-@pytest.mark.parametrize(("transport", "era"), WAYS)
+@pytest.mark.parametrize(("transport", "era"), EVERY_WAY)
 async def test_a_cancelled_call_ends_the_wait_and_not_the_process(
     home: str, here: Path, gate: Gate, person: SyncClient, transport: str, era: str
 ) -> None:
@@ -265,7 +266,7 @@ def test_whatever_is_said_at_once_is_answered_once(home: str, here: Path) -> Non
 # -- resources ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("transport", "era"), WAYS)
+@pytest.mark.parametrize(("transport", "era"), EVERY_WAY)
 async def test_logs_and_screens_are_resources(
     home: str, here: Path, transport: str, era: str
 ) -> None:
@@ -295,7 +296,7 @@ async def test_logs_and_screens_are_resources(
 
 async def test_a_new_client_that_listens_is_told_what_changes(home: str, here: Path) -> None:
     """A log that grows, and a process that comes: resources it asked to be told of."""
-    async with connected("stdio", "auto") as client:
+    async with connected("memory", "auto") as client:
         handle = await spawn(client, "read line; echo $line; sleep 60")
         uri = f"holdfast://processes/{handle}/log"
         heard: set[str] = set()
@@ -320,7 +321,7 @@ async def test_an_old_client_that_subscribed_is_told_what_changes(home: str, her
         if isinstance(message, types.ResourceUpdatedNotification):
             heard.append(str(message.params.uri))
 
-    async with connected("stdio", "legacy", message_handler=note) as client:
+    async with connected("memory", "legacy", message_handler=note) as client:
         handle = await spawn(client, "while read line; do echo $line; done")
         uri = f"holdfast://processes/{handle}/log"
         await client.session.subscribe_resource(uri)
@@ -351,13 +352,13 @@ class Channel(ClientExtension):
         return [NotificationBinding(method=method, params_type=ChannelText, handler=take)]
 
 
-@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize(("transport", "era"), WAYS_TO_TELL[:3])
 async def test_events_are_pushed_to_the_channel_if_it_was_asked_for(
-    home: str, here: Path, gate: Gate, era: str
+    home: str, here: Path, gate: Gate, transport: str, era: str
 ) -> None:
     """An agent that does nothing hears of an end; and still gets it with its next result."""
     channel = Channel()
-    async with connected("stdio", era, "--channel", extensions=[channel]) as client:
+    async with connected(transport, era, "--channel", extensions=[channel]) as client:
         await client.list_tools()
         capabilities = client.server_capabilities
         assert capabilities is not None
@@ -374,9 +375,22 @@ async def test_events_are_pushed_to_the_channel_if_it_was_asked_for(
 # -- sessions ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("era", ERAS)
-@pytest.mark.parametrize("how", ["eof", "SIGTERM", "SIGINT", "SIGHUP", "SIGKILL"])
-def test_a_client_that_goes_is_lost_and_the_next_one_adopts_what_it_left(
+@pytest.mark.parametrize(
+    ("how", "era"),
+    [
+        ("eof", "legacy"),
+        ("eof", "auto"),
+        ("SIGTERM", "auto"),
+        ("SIGINT", "legacy"),
+        ("SIGHUP", "auto"),
+        ("SIGKILL", "legacy"),
+        pytest.param("SIGTERM", "legacy", marks=pytest.mark.long),
+        pytest.param("SIGINT", "auto", marks=pytest.mark.long),
+        pytest.param("SIGHUP", "legacy", marks=pytest.mark.long),
+        pytest.param("SIGKILL", "auto", marks=pytest.mark.long),
+    ],
+)
+async def test_a_client_that_goes_is_lost_and_the_next_one_adopts_what_it_left(
     home: str, here: Path, gate: Gate, person: SyncClient, how: str, era: str
 ) -> None:
     """The first result tells of it, `adopt` takes it over, and nothing that happened is lost."""
@@ -391,54 +405,63 @@ def test_a_client_that_goes_is_lost_and_the_next_one_adopts_what_it_left(
         assert code == (-signal.SIGKILL if how == "SIGKILL" else 0)
         assert waiting
     assert running(person) == [first]
-    with wire(era=era) as server:
-        answer = server.ask("tools/call", name="process", arguments={"action": "list"})
-        found = answer["structuredContent"]
+    async with connected("memory", era) as client:
+        answer = await client.call_tool("process", {"action": "list"})
+        found = answer.structured_content
         assert found["processes"] == []
         (left,) = found["left_behind"]
         assert [each["handle"] for each in left["processes"]] == [first, second]
-        assert "call adopt" in answer["content"][0]["text"]
-        adopted = server.call("adopt", session=left["session"])
+        assert isinstance(answer.content[0], types.TextContent)
+        assert "call adopt" in answer.content[0].text
+        adopted = await call(client, "adopt", session=left["session"])
         assert [each["handle"] for each in adopted["processes"]] == [first, second]
         assert [event["exit_code"] for event in adopted["events"]] == [7]
         gate.open()
-        server.call("wait_for", handles=[first])
-        listed = server.call("process", action="list")
+        await call(client, "wait_for", handles=[first])
+        listed = await call(client, "process", action="list")
         assert "left_behind" not in listed
         assert [each["status"] for each in listed["processes"]] == ["completed", "failed"]
 
 
-def test_a_dialect_that_answers_in_words_tells_of_it_in_words(home: str, here: Path) -> None:
+async def test_a_dialect_that_answers_in_words_tells_of_it_in_words(
+    home: str, here: Path, session: str
+) -> None:
     """What its model reads is no JSON; the next session to adopt is named in the text."""
-    with wire("--session", "old", "--dialect", "codex") as server:
-        server.call("exec_command", cmd="sleep 60", yield_time_ms=250)
-    with wire("--dialect", "codex") as server:
-        result = server.ask("tools/call", name="exec_command", arguments={"cmd": "echo hello"})
-        text = result["content"][0]["text"]
+    options = ("--session", session, "--dialect", "codex")
+    async with connected("memory", "legacy", *options) as client:
+        await client.call_tool("exec_command", {"cmd": "sleep 60", "yield_time_ms": 250})
+    async with connected("memory", "legacy", "--dialect", "codex") as client:
+        result = await client.call_tool("exec_command", {"cmd": "echo hello"})
+        assert isinstance(result.content[0], types.TextContent)
+        text = result.content[0].text
         assert "hello" in text
-        assert "Session old worked in this directory" in text
+        assert f"Session {session} worked in this directory" in text
         assert "call adopt" in text
-        assert result["structuredContent"]["left_behind"][0]["session"] == "old"
+        assert result.structured_content["left_behind"][0]["session"] == session
 
 
-def test_a_live_session_is_never_shown(home: str, here: Path) -> None:
+async def test_a_live_session_is_never_shown(home: str, here: Path, session: str) -> None:
     """What somebody holds is not left behind, and cannot be had by its name either."""
-    with wire("--session", "mine") as one, wire() as other:
-        one.call("spawn_process", command="sleep 60", tmux=False)
-        assert "left_behind" not in other.call("process", action="list")
-        assert other.call("adopt") == {"left_behind": []}
-        answer = other.ask("tools/call", name="adopt", arguments={"session": "mine"})
-        assert answer["isError"]
+    async with (
+        connected("memory", "legacy", "--session", session) as one,
+        connected("memory", "legacy") as other,
+    ):
+        await spawn(one, "sleep 60")
+        assert "left_behind" not in await call(other, "process", action="list")
+        assert await call(other, "adopt") == {"left_behind": []}
+        assert (await other.call_tool("adopt", {"session": session})).is_error
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_a_named_session_is_the_same_after_a_restart(home: str, here: Path, era: str) -> None:
+async def test_a_named_session_is_the_same_after_a_restart(
+    home: str, here: Path, session: str, era: str
+) -> None:
     """Processes and unread events are there again, and are not left behind."""
-    with wire("--session", "mine", era=era) as server:
+    with wire("--session", session, era=era) as server:
         long = server.call("spawn_process", command="sleep 60", tmux=False)["handle"]
         quick = server.call("spawn_process", command="exit 2", tmux=False)["handle"]
-    with wire("--session", "mine", era=era) as server:
-        listed = server.call("process", action="list")
+    async with connected("memory", era, "--session", session) as client:
+        listed = await call(client, "process", action="list")
         assert [each["handle"] for each in listed["processes"]] == [long, quick]
         assert [event["handle"] for event in listed["events"]] == [quick]
         assert "left_behind" not in listed
@@ -535,18 +558,29 @@ def test_how_long_a_call_may_take_depends_on_the_client(
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_every_dialect_is_served_with_adopt(home: str, here: Path, dialect: str) -> None:
+async def test_every_dialect_is_served_with_adopt(home: str, here: Path, dialect: str) -> None:
     """The tools of the dialect, and the one to take over what was left."""
-    with wire("--dialect", dialect) as server:
-        names = [tool["name"] for tool in server.ask("tools/list")["tools"]]
+    async with connected("memory", "legacy", "--dialect", dialect) as client:
+        names = [tool.name for tool in (await client.list_tools()).tools]
         assert names[-1] == "adopt"
         assert len(names) > 2
-        assert server.call("adopt") == {"left_behind": []}
+        assert await call(client, "adopt") == {"left_behind": []}
 
 
-@pytest.mark.parametrize("client", ["claude", "codex", "cursor", "vscode", "gemini", "opencode"])
-def test_the_printed_configuration_starts_a_server(home: str, here: Path, client: str) -> None:
-    """What is printed is what the client's file wants, and its command works as it is."""
+CLIENTS = ["claude", "codex", "cursor", "vscode", "gemini", "opencode"]
+
+
+def test_the_printed_configuration_starts_a_server(home: str, here: Path) -> None:
+    """What is printed is what each client's file wants; its command is the same, and works."""
+    commands = [printed_command(client) for client in CLIENTS]
+    assert commands[0][-4:] == ["--dialect", "codex", "--session", "mine"]
+    assert commands == [commands[0]] * len(CLIENTS)
+    done = subprocess.run(commands[0], input=hello(), capture_output=True, timeout=60)
+    answer = json.loads(done.stdout.splitlines()[0])
+    assert answer["result"]["serverInfo"]["name"] == "holdfast"
+
+
+def printed_command(client: str) -> list[str]:
     printed = subprocess.run(
         [*PROGRAM, "--print-config", client, "--dialect", "codex", "--session", "mine"],
         capture_output=True,
@@ -560,22 +594,8 @@ def test_the_printed_configuration_starts_a_server(home: str, here: Path, client
         where = {"vscode": "servers", "opencode": "mcp"}.get(client, "mcpServers")
         server = data[where]["holdfast"]
     command = server["command"]
-    argv = command if isinstance(command, list) else [command, *server["args"]]
-    assert argv[-4:] == ["--dialect", "codex", "--session", "mine"]
-    hello = {
-        "jsonrpc": "2.0",
-        "id": 1,
-        "method": "initialize",
-        "params": {
-            "protocolVersion": "2025-06-18",
-            "capabilities": {},
-            "clientInfo": {"name": "x", "version": "1"},
-        },
-    }
-    done = subprocess.run(
-        argv, input=json.dumps(hello) + "\n", capture_output=True, text=True, timeout=60
-    )
-    assert json.loads(done.stdout)["result"]["serverInfo"]["name"] == "holdfast"
+    found: list[str] = command if isinstance(command, list) else [command, *server["args"]]
+    return found
 
 
 def test_without_the_package_one_line_says_what_to_install(home: str) -> None:
@@ -585,7 +605,7 @@ def test_without_the_package_one_line_says_what_to_install(home: str) -> None:
         [sys.executable, "-c", program, "mcp"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 125
-    assert "pip install 'holdfast[mcp]'" in done.stderr
+    assert "pip install 'holdfast-agents[mcp]'" in done.stderr
     assert done.stderr.count("\n") == 1
 
 
@@ -632,7 +652,8 @@ def test_what_is_started_gets_nothing_of_the_servers(
 # -- faults 21 and 22 --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.weight(5)
+@pytest.mark.parametrize("era", ["legacy", pytest.param("auto", marks=pytest.mark.long)])
 def test_a_pattern_that_never_ends_holds_up_nobody_else(home: str, here: Path, era: str) -> None:
     """Fault 21: it is given up and said so; other calls are answered meanwhile."""
     with wire(era=era) as server:
@@ -699,14 +720,22 @@ def test_what_the_server_makes_is_private_and_shows_no_secret(
 # -- what must not silence it ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("transport", "era"), WAYS)
+@pytest.mark.parametrize(
+    ("transport", "era"),
+    [
+        ("stdio", "legacy"),
+        ("http", "auto"),
+        pytest.param("stdio", "auto", marks=pytest.mark.long),
+        pytest.param("http", "legacy", marks=pytest.mark.long),
+    ],
+)
 async def test_names_that_are_no_text_do_not_silence_the_server(
-    home: str, here: Path, transport: str, era: str
+    home: str, here: Path, session: str, transport: str, era: str
 ) -> None:
     """A command with bytes that are no UTF-8 is listed, and everything after it is answered."""
-    beside = open_client(Home(home), "odd")
+    beside = open_client(Home(home), session)
     beside.spawn(["sh", "-c", "exec sleep 1000", "\udcff"], label="\udcff")
-    async with connected(transport, era, "--session", "odd") as client:
+    async with connected(transport, era, "--session", session) as client:
         listed = (await client.list_resources()).resources
         assert len(listed) == 2
         assert (await call(client, "process", action="list"))["processes"][0]["status"] == "running"
@@ -781,7 +810,7 @@ async def test_stop_on_exit_holds_for_a_server_that_was_killed(
 
 @pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning")
 async def test_only_what_is_there_can_be_subscribed_to(home: str, here: Path) -> None:
-    async with connected("stdio", "legacy") as client:
+    async with connected("memory", "legacy") as client:
         for uri in ("holdfast://processes/proc-" + "x" * 16 + "/log", "junk://x", "holdfast://"):
             with pytest.raises(MCPError):
                 await client.subscribe_resource(uri)
@@ -793,9 +822,9 @@ async def test_sessions_that_left_nothing_to_take_over_are_not_told_of(
 ) -> None:
     """An end that was told, in a session that was lost, is nobody's work."""
     for _ in range(3):
-        async with connected("stdio", "auto") as client:
+        async with connected("memory", "auto") as client:
             await call(client, "spawn_process", command="true", wait=True)
-    async with connected("stdio", "auto") as client:
+    async with connected("memory", "auto") as client:
         assert "left_behind" not in await call(client, "process", action="list")
 
 

@@ -36,6 +36,7 @@ def url(
     server.communicate(timeout=30)
 
 
+@pytest.mark.weight(15)
 @pytest.mark.parametrize("era", ERAS)
 def test_the_conformance_suite_finds_only_what_we_do_not_offer(
     url: str, tmp_path: Path, era: str
@@ -57,7 +58,7 @@ def test_the_conformance_suite_finds_only_what_we_do_not_offer(
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=250,
         check=False,
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import anyio
 import httpx2
 import pytest
 from mcp.shared.exceptions import MCPError
@@ -24,11 +25,11 @@ if TYPE_CHECKING:
     from typing import Any
 
     from mcp import Client
-    from tests.mcp_servers import ERAS, MODERN, Web, web, wire
+    from tests.mcp_servers import ERAS, MODERN, Web, connected, web, wire
 else:
-    from mcp_servers import ERAS, MODERN, Web, web, wire
+    from mcp_servers import ERAS, MODERN, Web, connected, web, wire
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.shared_keeper]
 
 OURS = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
 
@@ -166,35 +167,52 @@ def test_the_token_is_printed_once_or_given(home: str, here: Path, tmp_path: Pat
             assert http.post(found.url, headers=headers, json={}).status_code == 401
 
 
-@pytest.mark.parametrize("version", ["2024-11-05", "2025-06-18", "2025-11-25", "1999-01-01"])
-@pytest.mark.parametrize("options", [[], ["--channel", "--dialect", "codex"]])
+VERSIONS = ["2024-11-05", "2025-06-18", "2025-11-25", "1999-01-01"]
+
+
+@pytest.mark.weight(6)
+@pytest.mark.parametrize(
+    ("options", "versions"),
+    [([], VERSIONS), (["--channel", "--dialect", "codex"], VERSIONS[-2:])],
+    ids=["plain", "with options"],
+)
 def test_the_first_answers_on_stdio_are_those_of_the_package(
-    home: str, here: Path, version: str, options: list[str]
+    home: str, here: Path, options: list[str], versions: list[str]
 ) -> None:
-    """They are given before it is there, and must not be others."""
-    hello = {
-        "protocolVersion": version,
-        "capabilities": {},
-        "clientInfo": {"name": "test", "version": "1"},
-    }
-    with (
-        wire(*options, version=version) as early,
-        web("--no-token", *options) as server,
-        httpx2.Client(headers=OURS) as http,
-    ):
+    """They are given before it is there, and must not be others, whatever version is asked for."""
+    with web("--no-token", *options) as server:
+        for version in versions:
+            with wire(*options, version=version) as early:
+                later = Later(server)
+                about = {"name": "test", "version": "1"}
+                hello = {"protocolVersion": version, "capabilities": {}, "clientInfo": about}
+                assert early.started == later.ask("initialize", hello), version
+                later.say("notifications/initialized")
+                for method in ("tools/list", "ping"):
+                    assert early.ask(method) == later.ask(method, {}), version
+                later.close()
 
-        def ask(method: str, params: dict[str, Any]) -> dict[str, Any]:
-            body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-            answer = http.post(server.url, json=body)
-            http.headers["Mcp-Session-Id"] = answer.headers["mcp-session-id"]
-            lines = [line for line in answer.text.splitlines() if line.startswith("data: {")]
-            found: dict[str, Any] = json.loads(lines[-1].removeprefix("data: "))["result"]
-            return found
 
-        assert early.started == ask("initialize", hello)
-        http.post(server.url, json={"jsonrpc": "2.0", "method": "notifications/initialized"})
-        for method in ("tools/list", "ping"):
-            assert early.ask(method) == ask(method, {})
+class Later:
+    """An older client over HTTP, message by message."""
+
+    def __init__(self, server: Web) -> None:
+        self._http = httpx2.Client(headers=OURS)
+        self._url = server.url
+
+    def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        answer = self._http.post(self._url, json=body)
+        self._http.headers["Mcp-Session-Id"] = answer.headers["mcp-session-id"]
+        lines = [line for line in answer.text.splitlines() if line.startswith("data: {")]
+        found: dict[str, Any] = json.loads(lines[-1].removeprefix("data: "))["result"]
+        return found
+
+    def say(self, method: str) -> None:
+        self._http.post(self._url, json={"jsonrpc": "2.0", "method": method})
+
+    def close(self) -> None:
+        self._http.close()
 
 
 # -- who sees what (faults 9 and 12) -----------------------------------------------------------
@@ -202,12 +220,12 @@ def test_the_first_answers_on_stdio_are_those_of_the_package(
 
 @pytest.mark.parametrize("era", ERAS)
 async def test_another_sessions_process_is_not_found_as_a_random_one_is(
-    server: Web, person: SyncClient, era: str
+    server: Web, person: SyncClient, session: str, era: str
 ) -> None:
     """Fault 9: to list, read, write, kill or adopt it, by tool or as a resource."""
     async with (
-        server.client(era, "?session=a") as a,
-        server.client(era, "?session=b") as b,
+        server.client(era, f"?session={session}") as a,
+        server.client(era, f"?session={session}-b") as b,
     ):
         theirs = (await call(a, "spawn_process", command="sleep 60", tmux=False))["handle"]
         assert (await call(b, "process", action="list"))["processes"] == []
@@ -235,7 +253,7 @@ async def test_another_sessions_process_is_not_found_as_a_random_one_is(
                 await b.read_resource(f"holdfast://processes/{handle}/log")
             refusals.append(str(refusal.value).replace(theirs, random))
         assert refusals[0] == refusals[1]
-        assert (await call(b, "adopt", session="a"))["code"] == "not_found"
+        assert (await call(b, "adopt", session=session))["code"] == "not_found"
         assert running(person) == [theirs]
 
 
@@ -300,6 +318,7 @@ async def test_a_client_that_was_killed_is_lost_and_the_next_one_is_told(
         left: list[dict[str, Any]] = []
         while not left:
             left = (await call(other, "adopt"))["left_behind"]
+            await anyio.sleep(0.02)
         assert [each["handle"] for each in left[0]["processes"]] == [handle]
         await call(other, "adopt", session=left[0]["session"])
         listed = (await call(other, "process", action="list"))["processes"]
@@ -317,7 +336,6 @@ async def test_a_server_that_ends_leaves_everything_running(
             await call(client, "spawn_process", command="sleep 60", tmux=False)
         server.end(number)
     (handle,) = running(person)
-    with web() as server:
-        async with server.client("auto") as client:
-            found = await call(client, "process", action="list")
-            assert found["left_behind"][0]["processes"][0]["handle"] == handle
+    async with connected("memory", "auto") as client:
+        found = await call(client, "process", action="list")
+        assert found["left_behind"][0]["processes"][0]["handle"] == handle

@@ -12,6 +12,8 @@ import pytest
 from holdfast import SyncClient
 from holdfast.testing import wait_until
 
+pytestmark = pytest.mark.shared_keeper
+
 LIMIT = 64 << 20
 EAT = "held = []\nwhile True: held.append(b'x' * (1 << 20))"
 

@@ -25,9 +25,21 @@ if TYPE_CHECKING:
 else:
     from contained import BEST
 
+pytestmark = pytest.mark.long
+
 TESTS = Path(__file__).parent
 NOBODY = 65534
-ALONE = ("cleanup", "clone", "containment", "faults", "kill", "limits", "sandbox")
+ALONE = (
+    "attacks",
+    "cleanup",
+    "clone",
+    "containment",
+    "faults",
+    "hoppers",
+    "kill",
+    "limits",
+    "sandbox",
+)
 GIVEN = ("cleanup", "clone", "containment", "limits")
 DELEGATED = ("cgroup.procs", "cgroup.subtree_control", "cgroup.threads")
 
@@ -84,7 +96,16 @@ def run_as_nobody(place: Path, name: str, group: Path | None) -> str:
     if group is not None:
         commands.append(f"echo 0 > {shlex.quote(str(group))}/cgroup.procs")
     who = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--inh-caps=-all"]
-    pytest_options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", f"--basetemp={user}/t"]
+    pytest_options = [
+        "-q",
+        "-m",
+        "long or not long",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:xdist",
+        f"--basetemp={user}/t",
+    ]
     tests = [sys.executable, "-m", "pytest", *pytest_options, str(TESTS / f"test_{name}.py")]
     commands.append(f"exec {shlex.join([*who, *tests])}")
     done = subprocess.run(
@@ -100,7 +121,7 @@ def run_as_nobody(place: Path, name: str, group: Path | None) -> str:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=1100,
     )
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
     return done.stdout
@@ -108,7 +129,8 @@ def run_as_nobody(place: Path, name: str, group: Path | None) -> str:
 
 if os.geteuid() == 0:
 
-    @pytest.mark.timeout(550)
+    @pytest.mark.weight(60)
+    @pytest.mark.timeout(1200)
     @pytest.mark.parametrize("name", ALONE)
     def test_it_holds_for_an_ordinary_user(place: Path, name: str) -> None:
         """With no control group: the marks that everything inherits, and limits of each process."""
@@ -117,7 +139,8 @@ if os.geteuid() == 0:
 
 if os.geteuid() == 0 and BEST == "cgroup":
 
-    @pytest.mark.timeout(550)
+    @pytest.mark.weight(60)
+    @pytest.mark.timeout(1200)
     @pytest.mark.parametrize("name", GIVEN)
     def test_it_holds_for_a_user_with_a_control_group(place: Path, name: str, group: Path) -> None:
         assert " passed" in run_as_nobody(place, name, group)

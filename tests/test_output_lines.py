@@ -31,6 +31,8 @@ from holdfast.keeper import pump
 from holdfast.keeper.pump import LogWriter
 from holdfast.testing import wait_until
 
+pytestmark = pytest.mark.shared_keeper
+
 MIB = 1 << 20
 NUMBERS = 262147  # after so many lines ``children/writes_pattern.py`` begins again
 
@@ -479,6 +481,7 @@ def test_pages_of_a_flood_are_numbered_right_though_its_head_is_freed(
     assert match.line == total // 16 - 1
 
 
+@pytest.mark.own_keeper
 def test_a_worker_killed_while_it_frees_counts_no_line_twice_and_misses_none(
     hf: SyncClient, child: Callable[..., list[str]]
 ) -> None:

@@ -28,6 +28,8 @@ from holdfast._ports import (
 )
 from holdfast.testing import wait_until
 
+pytestmark = pytest.mark.shared_keeper
+
 Child = Callable[..., list[str]]
 Ready = Callable[[SyncProcess], SyncProcess]
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 else:
     from toolcalls import call, toolset
 
+pytestmark = pytest.mark.shared_keeper
+
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
@@ -83,6 +85,7 @@ def test_a_node_project_is_tested_and_built_by_npm(
     assert "42" in built["output"]
 
 
+@pytest.mark.weight(5)
 def test_a_python_project_is_tested_by_pytest(
     tools: Toolset, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

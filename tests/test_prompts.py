@@ -21,6 +21,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+pytestmark = pytest.mark.shared_keeper
+
 Child = Callable[..., list[str]]
 
 MODES: dict[str, dict[str, Any]] = {
@@ -41,7 +43,7 @@ def prompts(hf: SyncClient) -> list[Event]:
 
 
 def all_prompts(hf: SyncClient) -> list[str]:
-    events = read_events(hf.home, "test")
+    events = read_events(hf.home, hf.session or "")
     return [event.prompt for event in events if event.type == "input"]
 
 
@@ -88,9 +90,11 @@ def test_an_agent_reviews_what_a_coding_agent_wants_to_delete(
     wait_until(lambda: prompts(hf) == [])
 
 
-def test_the_record_says_what_it_waits_for(hf: SyncClient, options: dict[str, Any]) -> None:
+def test_the_record_says_what_it_waits_for(
+    hf: SyncClient, options: dict[str, Any], tmp_path: Path
+) -> None:
     """False while it works, the prompt and its kind while it waits, false when it has ended."""
-    gate = f"{hf.home.path}/gate"
+    gate = tmp_path / "gate"
     os.mkfifo(gate)
     process = hf.spawn(f": < {gate}; read -p 'name? ' x", **options)
     wait_until(lambda: process.refresh().waiting_for_input is False)
@@ -120,13 +124,15 @@ def test_a_password_prompt_is_told_as_one(hf: SyncClient, child: Child, mode: st
             assert b"sesame" not in name.read_bytes(), name
 
 
-def test_a_prompt_is_told_even_if_nobody_is_connected(home: str, child: Child) -> None:
+def test_a_prompt_is_told_even_if_nobody_is_connected(
+    home: str, child: Child, session: str
+) -> None:
     """The client is gone; whoever comes back finds the event."""
-    person = open_client(Home(home).ensure(), "test")
+    person = open_client(Home(home).ensure(), session)
     process = person.spawn("read -p 'continue? ' x", tty=True)
     person.close()
-    wait_until(lambda: [e for e in read_events(person.home, "test") if e.type == "input"])
-    with connect(session="test") as hf:
+    wait_until(lambda: [e for e in read_events(person.home, session) if e.type == "input"])
+    with connect(session=session) as hf:
         (event,) = prompts(hf)
         assert event.prompt == "continue?"
         hf.get(process.handle).send("", enter=True)
@@ -196,6 +202,7 @@ def test_an_acknowledged_prompt_is_not_told_again(hf: SyncClient) -> None:
     assert event.prompt == "two?"
 
 
+@pytest.mark.own_keeper
 def test_a_killed_watcher_is_replaced_and_repeats_nothing(hf: SyncClient) -> None:
     """kill -9 of the watcher: the prompt it told of is told once, the next one is told too."""
     process = hf.spawn("read -p 'one? ' x; read -p 'two? ' x; read -p 'three? ' x", tty=True)
@@ -211,6 +218,7 @@ def test_a_killed_watcher_is_replaced_and_repeats_nothing(hf: SyncClient) -> Non
     assert all_prompts(hf) == ["one?", "two?", "three?"]
 
 
+@pytest.mark.own_keeper
 def test_there_is_no_watcher_where_there_is_nothing_to_watch(hf: SyncClient) -> None:
     """A process that nobody can type to needs none; one that can has one, which ends with it."""
     hf.spawn("sleep 1000")

@@ -251,6 +251,7 @@ def send_once(process: SyncProcess, line: str) -> None:
         send_once(process, line)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "halves",
     [["worker"] * 40, ["guard"] * 20, ["worker", "guard"] * 20],
@@ -344,7 +345,7 @@ def test_a_new_half_is_there_at_once(hf: SyncClient, half: str) -> None:
     os.kill(before[half], signal.SIGKILL)
     wait_until(lambda: hf.keeper_status()["worker"] != before["worker"])
     assert hf.spawn("exit 6").wait(30).code == 6
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 60
 
 
 def test_a_stop_goes_on_where_a_killed_worker_left_it(

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import BadRequest, KeeperError, SyncClient, SyncProcess, Unsupported
+from holdfast import BadRequest, KeeperError, SyncClient, SyncProcess, Unsupported, _start
 from holdfast._home import new_handle
 from holdfast._kernel import all_processes, mark_of, stat
 from holdfast._link import run
@@ -113,6 +113,26 @@ def far(no_leaks: None, tmp_path: Path, child: Command) -> Iterator[FarAway]:
         assert place.stdout.readline() == "ready\n"
         yield FarAway(path, child("runs_far_away"))
         place.terminate()
+
+
+IMPATIENT = """
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("main", sys.argv.pop(1))
+main = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(main)
+from holdfast.keeper import runner, stop
+runner._WAITS = tuple(wait / 20 for wait in runner._WAITS)
+stop._RUNNER_PATIENCE /= 20
+sys.exit(main.main(sys.argv[1:]))
+"""
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The keeper of the test is as it always is, but waits for runners a twentieth of the time."""
+    python, *options, main = _start.keeper_program()
+    program = [python, *options, "-c", IMPATIENT, main]
+    monkeypatch.setattr(_start, "keeper_program", lambda: program)
 
 
 def output(process: SyncProcess, stream: str = "stdout") -> str:
@@ -228,7 +248,9 @@ def test_what_a_runner_is_told_is_on_no_disk(hf: SyncClient, far: FarAway) -> No
 # -- killed ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2, 3))]
+)
 @pytest.mark.parametrize("how", ["merged", "separate", "pty"])
 def test_a_runner_killed_at_many_moments_loses_nothing(
     hf: SyncClient, far: FarAway, how: str, seed: int
@@ -298,6 +320,8 @@ def test_worker_and_runner_killed_together(hf: SyncClient, far: FarAway, first: 
     assert far.told(process) == ["start", "remove"]
 
 
+@pytest.mark.weight(8)
+@pytest.mark.long
 @pytest.mark.parametrize(("mode", "stride"), [("pipe", 7), ("pty", 11)])
 def test_a_worker_killed_at_each_step_of_a_restart(
     hf: SyncClient, far: FarAway, tmp_path: Path, mode: str, stride: int
@@ -325,6 +349,7 @@ def test_a_worker_killed_at_each_step_of_a_restart(
     assert step > 50
 
 
+@pytest.mark.long
 def test_a_worker_killed_at_many_steps_of_a_forced_stop(hf: SyncClient, far: FarAway) -> None:
     """The next one goes on with it: the caller gets its receipt, and what runs is gone."""
     step, reached = 0, True
@@ -346,7 +371,9 @@ def test_a_runner_that_died_before_it_had_begun_has_failed(hf: SyncClient, far: 
     assert process.refresh().notes == ["its runner was killed before it had begun"]
 
 
-def test_a_runner_that_keeps_dying_is_given_up(hf: SyncClient, far: FarAway) -> None:
+@pytest.mark.weight(4)
+@pytest.mark.usefixtures("impatient")
+def test_a_runner_that_keeps_dying_is_given_up(far: FarAway, hf: SyncClient) -> None:
     """Ten times, ever more slowly, is enough: what it ran may still be there, and is named."""
     process = far.spawn(hf, GATED.format("/nonexistent"), trick="dies")
     end = process.wait(90)
@@ -358,7 +385,8 @@ def test_a_runner_that_keeps_dying_is_given_up(hf: SyncClient, far: FarAway) -> 
     assert far.told(process) == ["start"]
 
 
-def test_a_runner_that_can_live_again_goes_on(hf: SyncClient, far: FarAway) -> None:
+@pytest.mark.usefixtures("impatient")
+def test_a_runner_that_can_live_again_goes_on(far: FarAway, hf: SyncClient) -> None:
     """What it dies of may pass: by then it has died more often than one that is just killed."""
     process = far.spawn(hf, "echo words; exit 7", trick="dies")
     wait_until(lambda: len((process.refresh().runner or {})["starts"]) > 6, timeout=60)
@@ -369,6 +397,7 @@ def test_a_runner_that_can_live_again_goes_on(hf: SyncClient, far: FarAway) -> N
     assert far.told(process) == ["start", "remove"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["pipe", "pty"])
 def test_out_of_descriptors_there_is_one_runner_or_none(
     hf: SyncClient, far: FarAway, mode: str
@@ -548,7 +577,8 @@ def test_what_ended_before_a_stop_ended_by_itself(hf: SyncClient, far: FarAway) 
     assert far.told(process) == ["start", "remove"]
 
 
-def test_a_runner_that_cannot_end_what_runs_is_named(hf: SyncClient, far: FarAway) -> None:
+@pytest.mark.usefixtures("impatient")
+def test_a_runner_that_cannot_end_what_runs_is_named(far: FarAway, hf: SyncClient) -> None:
     """The receipt does not take for ever: it says who is still at it, and why."""
     command = f"trap '' TERM; {GATED.format('/nonexistent')}"
     process = far.spawn(hf, command, trick="stuck", grace=0.2)

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 else:
     from contained import LIMITING, MODES, mode_of
 
+pytestmark = pytest.mark.shared_keeper
+
 Child = Callable[..., list[str]]
 Ready = Callable[[SyncProcess], SyncProcess]
 CHILDREN = Path(__file__).parent / "children"
@@ -75,7 +77,7 @@ def test_only_the_working_directory_can_be_written_to(
     assert text.count("Read-only file system") == 2
     assert "mine" in text
     assert text.split()[-1] == "0"
-    assert process.record.sandbox == {"network": False}
+    assert process.record.sandbox == {"network": False, "sockets": False}
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -99,7 +101,7 @@ def test_the_network_is_there_when_it_is_asked_for(hf: SyncClient, work: Path) -
     namespace, interfaces = without.read_at(0).text.split()
     assert namespace != here
     assert interfaces == "1"
-    assert within.record.sandbox == {"network": True}
+    assert within.record.sandbox == {"network": True, "sockets": False}
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -234,7 +236,7 @@ def test_what_belongs_to_somebody_else_can_be_written_to_by_root(
 
 
 def test_another_keeper_and_an_engine_are_no_way_out(
-    hf: SyncClient, work: Path, monkeypatch: pytest.MonkeyPatch
+    hf: SyncClient, work: Path, monkeypatch: pytest.MonkeyPatch, session: str
 ) -> None:
     """Sockets need no network; the usual ones are not there, though their directory is."""
     user = work / "user"
@@ -244,7 +246,7 @@ def test_another_keeper_and_an_engine_are_no_way_out(
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     monkeypatch.setenv("DOCKER_HOST", f"unix://{work}/docker.sock")
     engine = socket.socket(socket.AF_UNIX)
-    with contextlib.closing(engine), connect(home=usual, session="test") as other:
+    with contextlib.closing(engine), connect(home=usual, session=session) as other:
         engine.bind(f"{work}/docker.sock")
         other.spawn("true").wait(30)
         command = (
@@ -256,29 +258,34 @@ def test_another_keeper_and_an_engine_are_no_way_out(
         assert process.read_at(0).text == "0\n0\n"
 
 
-def test_a_keeper_sees_that_a_client_is_in_a_sandbox(hf: SyncClient, work: Path) -> None:
+def test_a_keeper_sees_that_a_client_is_in_a_sandbox(
+    hf: SyncClient, work: Path, session: str
+) -> None:
     """What a client says of its machine is not believed: pids would not mean the same to both."""
-    home = work / "home"
+    home, gate = work / "home", work / "gate"
+    os.mkfifo(gate)
     compiled = shutil.ignore_patterns("__pycache__")
     shutil.copytree(os.path.dirname(_sandbox.__file__), work / "holdfast", ignore=compiled)
-    with connect(home=home, session="test") as other:
+    program = (
+        "import holdfast, holdfast._kernel as kernel\n"
+        f"kernel.machine = lambda: {machine()!r}\n"
+        "from holdfast._home import Home\n"
+        "from holdfast._sync import open_client\n"
+        f"open({str(gate)!r}).read()\n"
+        f"try: open_client(Home({str(home)!r}), None).spawn('true')\n"
+        "except holdfast.KeeperError as error: print(error)\n"
+    )
+    process = hf.spawn(
+        [PYTHON, "-c", program],
+        cwd=work,
+        sandbox={"sockets": True},
+        env={"PYTHONPATH": str(work)},
+    )
+    with connect(home=home, session=session) as other:  # later: it would not be seen otherwise
         other.spawn("true").wait(30)
-        program = (
-            "import holdfast, holdfast._kernel as kernel\n"
-            f"kernel.machine = lambda: {machine()!r}\n"
-            "from holdfast._home import Home\n"
-            "from holdfast._sync import open_client\n"
-            f"try: open_client(Home({str(home)!r}), None).spawn('true')\n"
-            "except holdfast.KeeperError as error: print(error)\n"
-        )
-        process = hf.spawn(
-            [PYTHON, "-c", program],
-            cwd=work,
-            sandbox=True,
-            env={"PYTHONPATH": str(work)},
-        )
+        gate.write_text("")
         process.wait(60)
-        assert "another container" in process.read_at(0).text
+    assert "another container" in process.read_at(0).text
 
 
 def test_a_program_whose_path_looks_like_a_variable(hf: SyncClient, work: Path) -> None:

@@ -27,6 +27,8 @@ from holdfast import (
 )
 from holdfast.testing import wait_until
 
+pytestmark = pytest.mark.shared_keeper
+
 Child = Callable[..., list[str]]
 PIPE = 65536
 
@@ -68,7 +70,7 @@ def test_a_megabyte_to_a_process_that_never_reads_is_a_partial_answer_in_time(
     assert process.send(b"x" * 1_000_000, timeout=0.2) == 0
     assert process.send(b"", timeout=0.2) == 0
     assert process.send(b"x", eof=True, timeout=0.2) == 0
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
     assert process.kill().record.status == "killed"
 
 
@@ -208,7 +210,7 @@ def test_several_senders_are_not_mixed(hf: SyncClient) -> None:
 
 
 def test_a_thousand_sends_that_wait_are_all_taken_when_the_process_reads(
-    hf: SyncClient, reader: Reader
+    hf: SyncClient, reader: Reader, session: str
 ) -> None:
     """One piece fills the pipe and everything behind it waits; then all of it goes at once."""
     import asyncio
@@ -216,7 +218,7 @@ def test_a_thousand_sends_that_wait_are_all_taken_when_the_process_reads(
     count = 1500
 
     async def main() -> None:
-        async with connect(session="test") as client:
+        async with connect(session=session) as client:
             process = await client.get(reader.process.handle)
             first = asyncio.create_task(process.send(b"a" * 70_000, timeout=60))
             rest = [asyncio.create_task(process.send(b"b", timeout=60)) for _ in range(count)]
@@ -320,6 +322,7 @@ def test_an_ended_process_is_not_running_and_says_how_it_ended(hf: SyncClient) -
         process.send(b"hello\n")
 
 
+@pytest.mark.own_keeper
 def test_stdin_goes_on_when_the_worker_was_killed(hf: SyncClient) -> None:
     """Nothing twice, nothing lost: the guard holds the writing end."""
     process = hf.spawn("cat", stdin=True)

@@ -26,6 +26,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+pytestmark = pytest.mark.shared_keeper
+
 Start = Callable[..., SyncProcess]
 Child = Callable[..., list[str]]
 Ready = Callable[[SyncProcess], SyncProcess]
@@ -155,10 +157,10 @@ def test_an_ended_process_takes_no_keys(start: Start) -> None:
     assert process.refresh().public()["attach"] is None
 
 
-def test_another_session_sees_no_terminal_of_ours(start: Start) -> None:
+def test_another_session_sees_no_terminal_of_ours(start: Start, session: str) -> None:
     """Screen, keys and resize of another session's process are as if it did not exist."""
     process = start(PLAIN_BASH)
-    with connect(session="other") as other:
+    with connect(session=f"{session}-other") as other:
         with pytest.raises(NotFound):
             other.get(process.handle)
         process._process._client = other._client
@@ -195,6 +197,7 @@ def test_the_screen_is_what_a_person_would_see(start: Start) -> None:
             assert process.wait(30).ok
 
 
+@pytest.mark.own_keeper
 def test_the_screen_of_an_ended_process_needs_no_keeper(start: Start, hf: SyncClient) -> None:
     process = start(r"printf '\033[3;3Hhere\n'")
     process.wait(30)
@@ -461,6 +464,7 @@ def test_a_long_command_and_environment_arrive_whole(start: Start) -> None:
 # -- crashes ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.own_keeper
 @pytest.mark.parametrize("half", ["worker", "guard"])
 def test_a_terminal_survives_the_death_of_either_half(
     start: Start, hf: SyncClient, half: str
@@ -480,6 +484,7 @@ def test_a_terminal_survives_the_death_of_either_half(
     assert [f"round {n + 100}" in output(process) for n in range(3)] == [True] * 3
 
 
+@pytest.mark.own_keeper
 def test_a_process_that_ends_while_the_worker_is_dead_keeps_its_output(
     start: Start, hf: SyncClient, tmp_path: Path
 ) -> None:

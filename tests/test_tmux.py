@@ -23,6 +23,8 @@ from holdfast._kernel import all_processes
 from holdfast._terminal import type_into_tmux
 from holdfast.testing import wait_until
 
+pytestmark = pytest.mark.shared_keeper
+
 Child = Callable[..., list[str]]
 Ready = Callable[[SyncProcess], SyncProcess]
 KillBoth = Callable[[SyncClient], None]
@@ -197,6 +199,7 @@ def test_a_home_with_an_odd_or_a_long_name_works(
 # -- output and the end ----------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_everything_a_flood_wrote_is_in_the_log_when_it_has_ended(hf: SyncClient) -> None:
     """On a busy machine, several at once: not the last byte is missing, and the codes are exact."""
     last = 60_000
@@ -340,24 +343,26 @@ def test_a_killed_server_is_noticed_and_how_its_processes_ended_is_told(
     asleep = hf.spawn("sleep 1000", tmux=True)
     os.kill(server_pid(hf), signal.SIGKILL)
     for process in (bash, asleep):
-        end = process.wait(2)
+        end = process.wait(60)
         assert (end.status, end.signal) == ("failed", "SIGHUP")
         assert any("tmux server" in note for note in process.refresh().notes)
     assert hf.spawn("exit 4", tmux=True).wait(30).code == 4, "the next one gets a new server"
 
 
-def test_what_survives_its_server_is_found_and_can_be_stopped(hf: SyncClient) -> None:
+def test_what_survives_its_server_is_found_and_can_be_stopped(
+    hf: SyncClient, tmp_path: Path
+) -> None:
     """A process immune to the hangup goes on, says so, and its exit code is exact."""
     script = "trap '' HUP; echo ready; while sleep 0.05; do [ -e {0} ] && exit 6; done"
-    flag = f"{hf.home.path}/flag"
+    flag = tmp_path / "flag"
     stubborn = hf.spawn(script.format(flag), tmux=True)
     other = hf.spawn(script.format("/dev/null/nothing"), tmux=True)
     for process in (stubborn, other):
         wait_until(lambda p=process: "ready" in output(p))  # type: ignore[misc]
     os.kill(server_pid(hf), signal.SIGKILL)
-    wait_until(lambda: any("tmux server" in note for note in other.refresh().notes), timeout=2)
+    wait_until(lambda: any("tmux server" in note for note in other.refresh().notes))
     assert stubborn.refresh().running
-    Path(flag).touch()
+    flag.touch()
     assert stubborn.wait(30).code == 6
     os.unlink(flag)
     receipt = other.kill(grace=0.5)
@@ -365,6 +370,7 @@ def test_what_survives_its_server_is_found_and_can_be_stopped(hf: SyncClient) ->
     assert other.refresh().status == "killed"
 
 
+@pytest.mark.own_keeper
 def test_a_worker_killed_while_it_starts_one_leaves_nothing_half_done(
     hf: SyncClient, tmp_path: Path
 ) -> None:
@@ -439,7 +445,7 @@ def slow_tmux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
 @pytest.mark.parametrize("what", ["kill", "remove"])
 def test_a_process_can_be_stopped_before_it_has_begun(
-    hf: SyncClient, slow_tmux: Path, tmp_path: Path, what: str
+    hf: SyncClient, slow_tmux: Path, tmp_path: Path, what: str, session: str
 ) -> None:
     """Whoever started it is told so, and it never runs."""
     handle, witness = new_handle(), tmp_path / "made"
@@ -447,7 +453,7 @@ def test_a_process_can_be_stopped_before_it_has_begun(
 
     def start() -> None:
         try:
-            with connect(session="test") as other:
+            with connect(session=session) as other:
                 other.spawn(f"touch {witness}; sleep 1000", tmux=True, handle=handle)
         except SpawnError as error:
             errors.append(error)

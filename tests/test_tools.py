@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 else:
     from toolcalls import call, toolset
 
+pytestmark = pytest.mark.shared_keeper
+
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_every_dialect_describes_its_tools_in_every_style(hf: SyncClient, dialect: str) -> None:
@@ -168,11 +170,11 @@ def test_an_end_that_a_result_shows_is_no_event_too(hf: SyncClient) -> None:
     assert (waited["exit_code"], "events" in waited) == (4, False)
 
 
-def test_calls_end_with_their_callers_patience(home: str, gate: Gate) -> None:
+def test_calls_end_with_their_callers_patience(home: str, gate: Gate, session: str) -> None:
     """With a word about how it goes meanwhile; the process goes on, and its end is told."""
 
     async def main() -> None:
-        async with holdfast.connect(session="test") as hf:
+        async with holdfast.connect(session=session) as hf:
             tools = Toolset(hf)
             result = await tools.call(
                 "spawn_process",
@@ -196,9 +198,9 @@ def test_calls_end_with_their_callers_patience(home: str, gate: Gate) -> None:
     asyncio.run(main())
 
 
-def test_a_cancelled_call_leaves_the_process_alone(home: str, gate: Gate) -> None:
+def test_a_cancelled_call_leaves_the_process_alone(home: str, gate: Gate, session: str) -> None:
     async def main() -> None:
-        async with holdfast.connect(session="test") as hf:
+        async with holdfast.connect(session=session) as hf:
             tools = Toolset(hf)
             waiting = asyncio.create_task(
                 tools.call("spawn_process", {"command": f": < {gate.path}; exit 6", "wait": True})
@@ -238,10 +240,10 @@ def test_odd_handles_are_not_found_whatever_the_action(hf: SyncClient, handle: s
     assert running.refresh().running
 
 
-def test_another_sessions_process_is_not_found_by_tools(hf: SyncClient) -> None:
+def test_another_sessions_process_is_not_found_by_tools(hf: SyncClient, session: str) -> None:
     """Fault 9: with the very words for one that does not exist."""
     running = hf.spawn("exec sleep 1000")
-    with holdfast.connect(session="other") as other:
+    with holdfast.connect(session=f"{session}-other") as other:
         tools = toolset(other, "native")
         for action in ("status", "log", "poll", "kill", "remove", "clear", "write", "usage"):
             theirs = call(tools, "process", action=action, handle=running.handle)
@@ -279,11 +281,11 @@ def test_secrets_in_the_environment_are_in_no_result(hf: SyncClient) -> None:
     assert secret not in shown
 
 
-def test_parallel_calls_show_an_event_once(home: str) -> None:
+def test_parallel_calls_show_an_event_once(home: str, session: str) -> None:
     """While one call acknowledges what was shown, another must not show it again."""
 
     async def main() -> None:
-        async with holdfast.connect(session="test") as hf:
+        async with holdfast.connect(session=session) as hf:
             tools = Toolset(hf)
             for _ in range(10):
                 process = await hf.spawn("true")

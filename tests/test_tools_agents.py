@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 else:
     from toolcalls import call, toolset
 
+pytestmark = pytest.mark.shared_keeper
+
 
 @pytest.fixture(params=["native", "claude-code"])
 def tools(hf: SyncClient, request: pytest.FixtureRequest) -> Toolset:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 else:
     from toolcalls import call, toolset
 
+pytestmark = pytest.mark.shared_keeper
+
 
 @pytest.fixture
 def tools(hf: SyncClient) -> Toolset:
@@ -71,10 +73,10 @@ def test_a_start_shows_the_first_eight_lines_and_four_of_stderr(
             f" ID: {handle}",
             f" Command: {command}",
             " Initial output (10 lines):",
-            *(f" {number}" for number in range(1, 9)),
+            *(f" | {number}" for number in range(1, 9)),
             " ... +2 more lines",
             " Stderr (6 lines):",
-            *(f" {number}" for number in range(21, 25)),
+            *(f" | {number}" for number in range(21, 25)),
             f' Use bash_output("{handle}") to check output, kill_shell("{handle}") to stop.',
         ]
     )
@@ -96,11 +98,11 @@ def test_a_process_that_fails_at_once_is_told_with_its_errors(tools: Toolset) ->
         [
             "✕ Process failed immediately",
             f" Command: {command}",
-            " Error: no such module",
-            " really",
+            " Error: | no such module",
+            " | really",
             " Exit code: 3",
             " Initial output (1 lines):",
-            " trying",
+            " | trying",
         ]
     )
     assert "events" not in call(tools, "list_shells")
@@ -115,7 +117,7 @@ def test_an_exit_with_0_inside_the_check_is_completed(tools: Toolset) -> None:
     assert rest[-4:] == [
         " Exit code: 0",
         " Initial output (1 lines):",
-        " built",
+        " | built",
         f' Use bash_output("{result["id"]}") to check output.',
     ]
 
@@ -211,7 +213,7 @@ def test_a_caller_who_cannot_wait_that_long_is_told_that_it_goes_on(tools: Tools
     result = run(tools.call("run_command", command, patience=3))
     assert result["status"] == "running"
     assert "it goes on in the background" in result["message"]
-    assert " Initial output (1 lines):\n begun\n" in result["message"]
+    assert " Initial output (1 lines):\n | begun\n" in result["message"]
     assert call(tools, "bash_output", bash_id=result["id"])["newOutput"] == "begun"
     assert call(tools, "kill_shell", shell_id=result["id"])["success"]
 
@@ -248,12 +250,12 @@ def test_each_read_has_what_is_new_of_both_streams(
 
 
 def test_an_agent_that_starts_again_goes_on_where_it_was(
-    hf: SyncClient, tools: Toolset, gate: Gate
+    hf: SyncClient, tools: Toolset, gate: Gate, session: str
 ) -> None:
     """What was read is known to the session, not to the agent's process."""
     process = start(hf, f"echo one; : < {gate.path}; echo two")
     call(tools, "bash_output", bash_id=written(process, "one\n"))
-    with connect(session="test") as other:
+    with connect(session=session) as other:
         gate.open()
         ended(process)
         again = call(toolset(other, "claude-code"), "bash_output", bash_id=process.handle)
@@ -357,10 +359,12 @@ def test_what_a_filter_did_not_get_to_is_for_the_next_read(hf: SyncClient, tools
         assert int(before[-1]) + 1 == int(after[0])
 
 
-def test_output_that_was_let_go_unread_is_told(home: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_that_was_let_go_unread_is_told(
+    home: str, monkeypatch: pytest.MonkeyPatch, session: str
+) -> None:
     """A capped log does not move what is new: the rest is read, and the gap is said."""
     monkeypatch.setenv("HOLDFAST_LOG_CAP", "1MiB")
-    with connect(session="test") as hf:
+    with connect(session=session) as hf:
         tools = toolset(hf, "claude-code")
         process = start(hf, "seq -f %050.0f 1 100000")
         read = call(tools, "bash_output", bash_id=ended(process), filter="^0+100000$|^0+1$")
@@ -391,10 +395,10 @@ def test_a_process_with_one_log_can_be_read_too(hf: SyncClient, tools: Toolset) 
     assert call(tools, "bash_output", bash_id=process.handle)["newErrors"] == ""
 
 
-def test_ids_match_exactly(hf: SyncClient, tools: Toolset) -> None:
+def test_ids_match_exactly(hf: SyncClient, tools: Toolset, session: str) -> None:
     """A part of an id is no id, and another session's process does not exist."""
     process = start(hf, "sleep 1000")
-    with connect(session="other") as other:
+    with connect(session=f"{session}-other") as other:
         theirs = other.spawn("sleep 1000").handle
         for wrong in (process.handle[:-1], process.handle[5:], "", "proc-", theirs):
             result = call(tools, "bash_output", bash_id=wrong)
@@ -704,9 +708,11 @@ def test_kill_shell_of_old_kills_once(hf: SyncClient, tools: Toolset, name: str)
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_the_same_tools_work_in_an_event_loop(home: str, anyio_backend: str) -> None:
+async def test_the_same_tools_work_in_an_event_loop(
+    home: str, anyio_backend: str, session: str
+) -> None:
     """Reading and counting happen beside the loop."""
-    async with connect(session="test") as client:
+    async with connect(session=session) as client:
         tools = Toolset(client, "claude-code")
         result = await tools.call("run_command", {"command": "echo a; echo b >&2"})
         assert (result["newOutput"], result["newErrors"], result["exitCode"]) == ("a", "b", 0)

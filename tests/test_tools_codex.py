@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 else:
     from toolcalls import call, toolset
 
+pytestmark = pytest.mark.shared_keeper
+
 _HEADER = re.compile(
     r"Chunk ID: [0-9a-f]{6}\n"
     r"Wall time: \d+\.\d{4} seconds\n"
@@ -204,9 +206,11 @@ def test_a_call_answers_before_its_caller_loses_patience(tools: Toolset, gate: G
     assert result["wall_time_seconds"] < 30
 
 
-def test_a_session_id_is_found_by_another_client_of_the_session(home: str, gate: Gate) -> None:
+def test_a_session_id_is_found_by_another_client_of_the_session(
+    home: str, gate: Gate, session: str
+) -> None:
     """It follows from the handle, so an agent that was restarted goes on with it."""
-    with connect(session="test") as first:
+    with connect(session=session) as first:
         began = call(
             toolset(first, "codex"),
             "exec_command",
@@ -214,7 +218,7 @@ def test_a_session_id_is_found_by_another_client_of_the_session(home: str, gate:
             yield_time_ms=250,
         )
         assert number_of(first.list()[0].handle) == began["session_id"]
-        with connect(session="test") as second:
+        with connect(session=session) as second:
             tools = toolset(second, "codex")
             gate.open()
             result = call(
@@ -225,10 +229,10 @@ def test_a_session_id_is_found_by_another_client_of_the_session(home: str, gate:
 
 
 def test_an_id_of_nobody_or_of_another_session_is_unknown(
-    tools: Toolset, home: str, gate: Gate
+    tools: Toolset, home: str, gate: Gate, session: str
 ) -> None:
     """Both read the same, in Codex's words."""
-    with connect(session="other") as other:
+    with connect(session=f"{session}-other") as other:
         theirs = call(
             toolset(other, "codex"), "exec_command", cmd=f": < {gate.path}", yield_time_ms=250
         )["session_id"]

@@ -25,6 +25,8 @@ else:
     from test_adopt import Lost
     from toolcalls import call, toolset
 
+pytestmark = pytest.mark.shared_keeper
+
 # Of every dialect the tools that start a command: their name, what the command and the directory
 # are called, and what they need besides.
 STARTS: list[tuple[str, str, str, str | None, dict[str, Any]]] = [
@@ -136,7 +138,7 @@ def test_in_a_sandbox_every_command_can_write_to_one_directory(
     command = f"touch here {here}/there"
     call(tools, tool, **{word: command, **elsewhere, **more})
     process = only_process(hf)
-    assert process.record.sandbox == {"network": False, "root": str(here)}
+    assert process.record.sandbox == {"network": False, "sockets": False, "root": str(here)}
     assert (here / "there").exists()
     assert (here / "here").exists() is (where is None)
     assert not Path("/usr/here").exists()
@@ -178,12 +180,12 @@ def test_a_model_is_told_where_its_commands_run(hf: SyncClient, dialect: str) ->
         for tool in confined.definitions()
         if tool["description"].endswith(
             "Commands run in a sandbox and can write to the agent's directory only; they have no "
-            "network."
+            "network and no Unix sockets."
         )
     }
     assert told == {start[1] for start in STARTS if start[0] == dialect} - {"Bash"}
-    with_network = toolset(hf, dialect, sandbox={"network": True}).definitions()
-    assert any(tool["description"].endswith("agent's directory only.") for tool in with_network)
+    wide = toolset(hf, dialect, sandbox={"network": True, "sockets": True}).definitions()
+    assert any(tool["description"].endswith("agent's directory only.") for tool in wide)
 
 
 def test_what_was_decided_is_no_argument_any_more(hf: SyncClient, here: Path) -> None:
@@ -205,11 +207,11 @@ def test_what_was_decided_is_no_argument_any_more(hf: SyncClient, here: Path) ->
 
 
 def test_a_model_may_have_less_but_not_more(
-    home: str, here: Path, monkeypatch: pytest.MonkeyPatch
+    home: str, here: Path, monkeypatch: pytest.MonkeyPatch, session: str
 ) -> None:
     """Than the toolset allows, or where it says nothing the user's settings."""
     monkeypatch.setenv("HOLDFAST_FILES", "100")
-    with connect(session="test") as hf:
+    with connect(session=session) as hf:
         tools = toolset(hf, "native", memory="1G")
 
         def limited(**limits: Any) -> Any:
@@ -403,12 +405,12 @@ def test_escalation_is_refused_in_the_words_of_each_dialect(hf: SyncClient, here
     assert hf.list() == []
 
 
-def test_what_runs_unconfined_is_not_taken_over(home: str, here: Path) -> None:
+def test_what_runs_unconfined_is_not_taken_over(home: str, here: Path, session: str) -> None:
     """A shell that an earlier session left would be a way out; one like ours is none."""
     Lost(here, "free", "exec sleep 1000").kill()
     then = "hf.spawn('exec sleep 1000', sandbox=True)"
     Lost(here, "confined", then=then).kill()
-    with connect(session="new") as hf:
+    with connect(session=f"{session}-new") as hf:
         wait_until(lambda: len(hf.left_behind()) == 2)
         tools = Toolset(hf._client, "native", adoption=True, sandbox=True)
         shown = call(tools, "adopt")["left_behind"]
@@ -455,12 +457,12 @@ def test_the_server_confines_by_its_options(home: str, here: Path) -> None:
 
 
 def test_a_server_that_is_begun_again_with_a_sandbox_does_not_control_what_was_free(
-    home: str, here: Path
+    home: str, here: Path, session: str
 ) -> None:
     """The session is the same, and its shells are still there."""
-    with connect(session="conv") as hf:
+    with connect(session=f"{session}-conv") as hf:
         shell = hf.spawn("sh", stdin=True)
-        with wire("--session", "conv", "--sandbox") as server:
+        with wire("--session", f"{session}-conv", "--sandbox") as server:
             write = {"action": "write", "handle": shell.handle, "data": f"{OUT}\n"}
             assert "not confined" in server.call("process", **write)["error"]
             server.call("process", action="kill", handle=shell.handle)
@@ -473,6 +475,7 @@ def test_a_server_that_is_begun_again_with_a_sandbox_does_not_control_what_was_f
     [
         ["--sandbox", "--memory", "2G"],
         ["--sandbox=network"],
+        ["--sandbox=network,sockets"],
         [
             "--docker",
             "hfbox",

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 else:
     from toolcalls import call, toolset
 
+pytestmark = pytest.mark.shared_keeper
+
 VARIABLES = (
     "PI_BASH_YIELD_MS",
     "PI_BASH_MAX_OUTPUT_CHARS",
@@ -164,10 +166,10 @@ async def listed(tools: Toolset) -> list[dict[str, Any]]:
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_call_that_is_given_up_leaves_its_command_in_the_list(
-    home: str, gate: Gate, anyio_backend: str
+    home: str, gate: Gate, anyio_backend: str, session: str
 ) -> None:
     """Cancelling the call kills nothing, and the session can be found and stopped."""
-    async with connect(session="test") as hf:
+    async with connect(session=session) as hf:
         assert isinstance(hf, Client)
         tools = Toolset(hf, "deepchat")
         arguments = {"command": f": < {gate.path}", "description": "for the test"}
@@ -178,9 +180,9 @@ async def test_a_call_that_is_given_up_leaves_its_command_in_the_list(
         calling.cancel()
         with pytest.raises(asyncio.CancelledError):
             await calling
-        (session,) = await listed(tools)
-        assert session["status"] == "running"
-        await tools.call("process", {"action": "kill", "sessionId": session["sessionId"]})
+        (left,) = await listed(tools)
+        assert left["status"] == "running"
+        await tools.call("process", {"action": "kill", "sessionId": left["sessionId"]})
 
 
 # -- US-2: monitor its output ------------------------------------------------------------------
@@ -432,10 +434,12 @@ def test_us5_remove_leaves_nothing(tools: Toolset, hf: SyncClient) -> None:
 # -- constraints -------------------------------------------------------------------------------
 
 
-def test_sessions_of_another_conversation_do_not_exist(tools: Toolset, gate: Gate) -> None:
+def test_sessions_of_another_conversation_do_not_exist(
+    tools: Toolset, gate: Gate, session: str
+) -> None:
     """Another agent neither sees nor reaches them, by any action."""
     session = start(tools, f": < {gate.path}")
-    with connect(session="another") as other:
+    with connect(session=f"{session}-another") as other:
         theirs = toolset(other, "deepchat")
         assert sessions(theirs) == []
         for action in ("poll", "log", "write", "kill", "clear", "remove"):

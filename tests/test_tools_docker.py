@@ -34,7 +34,7 @@ SERVER = "echo up > page; echo serving; exec httpd -f -p 3000"
 # What the server does not begin before somebody makes the file `go`.
 LATER = f"until test -e go; do sleep 0.05; done; {SERVER}"
 
-pytestmark = pytest.mark.usefixtures("engine", "here")
+pytestmark = [pytest.mark.shared_keeper, pytest.mark.usefixtures("engine", "here")]
 
 
 @pytest.fixture
@@ -280,6 +280,7 @@ def test_a_model_cannot_choose_another_image(hf: SyncClient) -> None:
     assert len(hf.list()) == 1
 
 
+@pytest.mark.own_keeper
 @pytest.mark.parametrize("confined", [{"docker": "hfbox"}, {"sandbox": True}])
 def test_there_is_no_way_to_the_keeper_from_inside(
     hf: SyncClient, monkeypatch: pytest.MonkeyPatch, confined: dict[str, Any]
@@ -295,11 +296,11 @@ def test_there_is_no_way_to_the_keeper_from_inside(
     assert len(os.listdir(home)) > 2
 
 
-def test_only_containers_of_the_image_are_taken_over(home: str, here: Path) -> None:
+def test_only_containers_of_the_image_are_taken_over(home: str, here: Path, session: str) -> None:
     for session, docker in (("ours", "'hfbox'"), ("host", "{'image': 'hfbox', 'network': 'host'}")):
         Lost(here, session, then=f"hf.spawn('sleep 1000', docker={docker})").kill()
     Lost(here, "free", "exec sleep 1000").kill()
-    with connect(session="new") as hf:
+    with connect(session=f"{session}-new") as hf:
         wait_until(lambda: len(hf.left_behind()) == 3)
         tools = toolset(hf, "native", docker="hfbox", adoption=True)
         shown = call(tools, "adopt")["left_behind"]

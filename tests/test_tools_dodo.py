@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 else:
     from toolcalls import call, toolset
 
+pytestmark = pytest.mark.shared_keeper
+
 Child = Callable[..., list[str]]
 Serve = Callable[[int], str]
 
@@ -269,9 +271,11 @@ def test_stopping_what_has_ended_says_how_it_did(hf: SyncClient, tools: Toolset)
     assert stopped["message"] == "it had already ended"
 
 
-def test_a_process_of_another_session_does_not_exist(tools: Toolset, person: SyncClient) -> None:
+def test_a_process_of_another_session_does_not_exist(
+    tools: Toolset, person: SyncClient, session: str
+) -> None:
     """No tool shows, reads, stops or waits for it, and part of an id is no id."""
-    with connect(session="other") as other:
+    with connect(session=f"{session}-other") as other:
         handle = other.spawn("sleep 1000").handle
         for name, key in (
             ("stop_process", "process_id"),
@@ -412,10 +416,10 @@ def test_without_an_id_any_listener_will_do_and_is_named(tools: Toolset, taken: 
 
 
 def test_the_server_of_another_session_is_just_a_pid(
-    tools: Toolset, server: Serve, port: int
+    tools: Toolset, server: Serve, port: int, session: str
 ) -> None:
     """Ports are everybody's, handles are not."""
-    with connect(session="other") as other:
+    with connect(session=f"{session}-other") as other:
         process = other.spawn(f"exec {server(port)}")
         result = call(tools, "wait_for_port", port=port, timeout=60)
         assert result["owner"]["process_id"] is None
@@ -732,8 +736,10 @@ def test_everything_ends_with_the_session(person: SyncClient, way: str) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_the_same_tools_work_with_asyncio(home: str, server: Serve, port: int) -> None:
-    async with connect(session="test") as hf:
+async def test_the_same_tools_work_with_asyncio(
+    home: str, server: Serve, port: int, session: str
+) -> None:
+    async with connect(session=session) as hf:
         tools = Toolset(hf, "dodo")
         started = await tools.call("run_background", {"cmd": f"sleep 0.2; exec {server(port)}"})
         ready = await tools.call("wait_for_port", {"port": port})

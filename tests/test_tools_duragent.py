@@ -25,6 +25,8 @@ else:
     from person import Person
     from toolcalls import call, toolset
 
+pytestmark = pytest.mark.shared_keeper
+
 
 @pytest.fixture(params=["duragent", "native"])
 def tools(hf: SyncClient, request: pytest.FixtureRequest) -> Toolset:
@@ -193,10 +195,10 @@ def test_criterion_configurable_timeouts_with_graceful_shutdown(tools: Toolset) 
 
 
 def test_criterion_recovers_after_a_restart_of_the_agent(
-    home: str, gate: Gate, kill_both: Callable[[SyncClient], None]
+    home: str, gate: Gate, kill_both: Callable[[SyncClient], None], session: str
 ) -> None:
     """Even of the keeper: those in tmux and those without are found again, and told of."""
-    with holdfast.connect(session="test") as hf:
+    with holdfast.connect(session=session) as hf:
         tools = toolset(hf, "duragent")
         handles = [
             call(tools, "spawn_process", command=f": < {gate.path}; exit 3", tmux=tmux)["handle"]

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 else:
     from toolcalls import call, toolset
 
+pytestmark = pytest.mark.shared_keeper
+
 
 @pytest.fixture
 def tools(hf: SyncClient) -> Toolset:
@@ -243,7 +245,7 @@ def test_its_end_is_told_with_a_later_result(
         f"[IMPORTANT: Background process {session_id} exited (exit code 3).\n"
         f"Command: {command}\n"
         "Output:\n"
-        "made]"
+        "| made]"
     )
     assert "events" not in process(tools, "list")
 
@@ -274,7 +276,7 @@ def test_lines_with_a_watched_text_are_told(tools: Toolset, gate: Gate) -> None:
         '"ready (1)".\n'
         f"Command: {command}\n"
         "Matched output:\n"
-        "server ready (1)]"
+        "| server ready (1)]"
     )
 
 
@@ -305,16 +307,16 @@ def test_a_heartbeat_has_what_is_new(hf: SyncClient, tools: Toolset, gate: Gate)
     watched = hf.spawn(f"echo one; : < {gate.path}", watch=["every=1s"])
     text = noticed(tools, "watch")
     assert text.startswith(f"[Background process {watched.handle} heartbeat #1 — still running")
-    assert text.endswith("\nOutput since last heartbeat:\none]")
+    assert text.endswith("\nOutput since last heartbeat:\n| one]")
 
 
-def test_what_persists_outlives_its_session(home: str, gate: Gate) -> None:
+def test_what_persists_outlives_its_session(home: str, gate: Gate, session: str) -> None:
     """persist_on_release keeps it when the session is closed in good order; others are stopped."""
-    with connect(session="test") as hf:
+    with connect(session=session) as hf:
         tools = toolset(hf, "hermes")
         kept = start(tools, f": < {gate.path}", persist_on_release=True)
         other = start(tools, f": < {gate.path}")
-    with connect(session="test") as hf:
+    with connect(session=session) as hf:
         tools = toolset(hf, "hermes")
         assert process(tools, "poll", kept)["status"] == "running"
         assert process(tools, "poll", other)["completion_reason"] == "killed"
@@ -361,16 +363,16 @@ def test_the_list_has_what_runs_before_what_has_ended(tools: Toolset, gate: Gate
     assert (second["session_id"], second["status"], second["exit_code"]) == (ended, "exited", 2)
 
 
-def test_a_poll_has_what_is_new_since_the_last(home: str, gate: Gate) -> None:
+def test_a_poll_has_what_is_new_since_the_last(home: str, gate: Gate, session: str) -> None:
     """As its description says; also for another client of the session."""
-    with connect(session="test") as hf:
+    with connect(session=session) as hf:
         tools = toolset(hf, "hermes")
         session_id = start(tools, f"echo one; : < {gate.path}; echo two; exit 4")
         assert polled(tools, session_id, "one\n") == "one\n"
         result = process(tools, "poll", session_id)
         assert (result["status"], result["output_preview"]) == ("running", "")
         assert "exit_code" not in result
-        with connect(session="test") as again:
+        with connect(session=session) as again:
             tools = toolset(again, "hermes")
             gate.open()
             assert polled(tools, session_id, "two\n") == "two\n"
@@ -536,11 +538,11 @@ def test_input_for_what_has_ended_or_does_not_listen_is_an_error(tools: Toolset)
 
 
 def test_an_id_is_matched_exactly_and_only_in_its_session(
-    tools: Toolset, home: str, gate: Gate
+    tools: Toolset, home: str, gate: Gate, session: str
 ) -> None:
     """A beginning of one, another session's and nobody's are all not found."""
     session_id = start(tools, f": < {gate.path}")
-    with connect(session="other") as other:
+    with connect(session=f"{session}-other") as other:
         theirs = start(toolset(other, "hermes"), f": < {gate.path}")
         for wrong in (session_id[:-1], theirs, "proc_4dae56ca81f6"):
             result = process(tools, "poll", wrong)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 else:
     from toolcalls import call, toolset
 
+pytestmark = pytest.mark.shared_keeper
+
 
 @pytest.fixture
 def tools(hf: SyncClient) -> Toolset:
@@ -160,13 +162,13 @@ def test_groups_are_listed_gathered_and_killed_together(tools: Toolset, gate: Ga
 
 
 def test_a_group_whose_ends_were_shown_is_not_told_of_again(
-    tools: Toolset, hf: SyncClient, gate: Gate
+    tools: Toolset, hf: SyncClient, gate: Gate, session: str
 ) -> None:
     """Neither by the wait for all of it nor by the kill, though the keeper hears of it later."""
     quick = [spawn(tools, f": < {gate.path}; exit {n}", group="checks") for n in range(2)]
     act(tools, "gather", group="checks")
     gate.open()
-    wait_until(lambda: "group" in [event.type for event in read_events(hf.home, "test")])
+    wait_until(lambda: "group" in [event.type for event in read_events(hf.home, session)])
     worker = hf.keeper_status()["worker"]
     os.kill(worker, signal.SIGSTOP)
     try:
@@ -274,7 +276,7 @@ def test_a_command_runs_in_a_sandbox_if_the_model_asks(
     assert closed["output"].endswith("\n1\n")
     assert (here / "own" / "here").exists()
     network = call(tools, "spawn_process", command="true", sandbox="network", wait=True)
-    assert hf.get(network["handle"]).record.sandbox == {"network": True}
+    assert hf.get(network["handle"]).record.sandbox == {"network": True, "sockets": False}
     refused = call(tools, "spawn_process", command="true", sandbox="wide")
     assert "is one of closed, network" in refused["error"]
 

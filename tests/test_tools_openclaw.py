@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 else:
     from toolcalls import call, toolset
 
+pytestmark = pytest.mark.shared_keeper
+
 FOLLOW_UP = (
     "Use process (list/poll/log/write/send-keys/submit/paste/kill/clear/remove) for follow-up."
 )
@@ -714,9 +716,11 @@ def test_remove_forgets_any_session(tools: Toolset, hf: SyncClient) -> None:
         *(("kill", "active session"), ("clear", "finished session")),
     ],
 )
-def test_a_session_that_is_not_there(tools: Toolset, action: str, lacking: str) -> None:
+def test_a_session_that_is_not_there(
+    tools: Toolset, action: str, lacking: str, session: str
+) -> None:
     """In the words of each action; another conversation's is not there either."""
-    with connect(session="another") as other:
+    with connect(session=f"{session}-another") as other:
         theirs = start(toolset(other, "openclaw"), "true" if action == "clear" else "sleep 1000")
         for session in ("proc-0123456789abcdef", "brisk-reef", theirs):
             answer = act(tools, action, session)

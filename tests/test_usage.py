@@ -19,6 +19,8 @@ from holdfast._ports import Look
 from holdfast._usage import Usage, UsageHistory, usage, usages
 from holdfast.testing import wait_until
 
+pytestmark = pytest.mark.shared_keeper
+
 Child = Callable[..., list[str]]
 Start = Callable[[], SyncProcess]
 Ready = Callable[[SyncProcess], SyncProcess]
@@ -231,11 +233,11 @@ def test_a_history_is_bounded_and_outlasts_the_process(hf: SyncClient) -> None:
     assert all(value for value in history.public()["memory_bytes"])
 
 
-def test_a_history_works_in_a_loop(home: str) -> None:
+def test_a_history_works_in_a_loop(home: str, session: str) -> None:
     """The asynchronous process has the same one."""
 
     async def looked() -> list[float | None]:
-        async with connect(session="test") as client:
+        async with connect(session=session) as client:
             process = await client.spawn("sleep 600")
             await process.usage()
             await asyncio.gather(*(process.usage() for _ in range(5)))

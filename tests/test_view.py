@@ -571,6 +571,7 @@ def test_whatever_is_dropped_is_noted_and_the_budget_is_kept(data: bytes, budget
     check(view_bytes(data, budget=budget), budget, len(data))
 
 
+@pytest.mark.weight(8)
 @settings(deadline=None, max_examples=100)
 @given(noise, st.integers(1, 4000), budgets)
 def test_the_same_holds_for_logs_with_windows(data: bytes, times: int, budget: int) -> None:

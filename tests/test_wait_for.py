@@ -21,6 +21,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from tests.conftest import Gate
 
+pytestmark = pytest.mark.shared_keeper
+
 SERVER = [sys.executable, "-IS", "-m", "http.server", "--bind", "127.0.0.1"]
 
 
@@ -89,13 +91,15 @@ def test_output_counts_from_the_start_and_each_match_once(hf: SyncClient) -> Non
     assert process.wait_for({"output": "Ready", "since": 3}, timeout=0.1).timed_out
 
 
-def test_a_wait_that_is_repeated_misses_nothing_in_between(hf: SyncClient, gate: Gate) -> None:
+def test_a_wait_that_is_repeated_misses_nothing_in_between(
+    hf: SyncClient, gate: Gate, session: str
+) -> None:
     """The time was up, the line came, the same call finds it; and then only what is newer."""
     process = hf.spawn(f": < {gate.path}; echo Ready; sleep 1000")
     assert process.wait_for("output=Ready", timeout=0.05).timed_out
     gate.open()
     wait_until(lambda: "Ready" in process.tail().text)
-    with connect(session="test") as again:
+    with connect(session=session) as again:
         assert again.get(process.handle).wait_for("output=Ready", timeout=30).ok
     assert process.wait_for("output=Ready", timeout=0.05).timed_out
 
@@ -426,19 +430,19 @@ def test_a_wait_survives_the_keeper(
     assert waited.ok
 
 
-def test_another_sessions_process_cannot_be_waited_for(hf: SyncClient) -> None:
+def test_another_sessions_process_cannot_be_waited_for(hf: SyncClient, session: str) -> None:
     process = hf.spawn("sleep 1000")
-    with connect(session="other") as other:
+    with connect(session=f"{session}-other") as other:
         stolen = SyncProcess(process._process)
         with pytest.raises(NotFound):
             other.wait_for([stolen], "exit", timeout=1)
 
 
-def test_it_works_the_same_with_asyncio(home: str) -> None:
+def test_it_works_the_same_with_asyncio(home: str, session: str) -> None:
     """Several waits at once, in one loop that goes on meanwhile."""
 
     async def main() -> list[bool]:
-        async with connect(session="test") as hf:
+        async with connect(session=session) as hf:
             processes = [await hf.spawn(f"sleep 0.{n}; echo ready {n}; sleep 1000") for n in (1, 2)]
             waits = [process.wait_for(r"output=ready \d", timeout=30) for process in processes]
             return [waited.ok for waited in await asyncio.gather(*waits)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
 import signal
 import subprocess
@@ -527,8 +528,7 @@ def test_watches_that_see_nothing_do_not_wake_it(watcher: Watcher, start: Start)
     watches = [a_watch(**spec) | {"id": f"w{n}"} for n, spec in enumerate(specs)]
     watcher.add("works", program, watches=watches, input=False)
     wait_until(lambda: {said["id"] for said in watcher.listen()} == {"w1", "w2"})
-    time.sleep(0.5)  # a line without an end is looked at again
-    assert naps(watcher, 1.0) <= 1
+    wait_until(lambda: rests(watcher))
 
 
 # -- its own life ----------------------------------------------------------------------------------
@@ -680,19 +680,15 @@ def test_idle_it_sleeps(watcher: Watcher, start: Start) -> None:
         watcher.add(f"asks-{number}", start(["cat"]))
     for number in range(3):
         watcher.says(f"asks-{number}", ("", "line"))
+    wait_until(lambda: rests(watcher))
 
-    assert naps(watcher, 1.0) <= 1
 
-
-def naps(watcher: Watcher, seconds: float) -> int:
-    """How often it went to sleep in this time."""
-
-    def slept() -> int:
-        status = Path(f"/proc/{watcher.process.pid}/status").read_text()
-        return int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
-
-    wait_until(lambda: Path(f"/proc/{watcher.process.pid}/wchan").read_text() != "0")
-    time.sleep(0.2)
-    before = slept()
-    time.sleep(seconds)
-    return slept() - before
+def rests(watcher: Watcher) -> bool:
+    """Whether it sleeps, in a poll that nothing but a change ends within a minute."""
+    if platform.machine() != "x86_64":
+        pytest.skip("how long a program sleeps is read off its registers")
+    try:
+        words = Path(f"/proc/{watcher.process.pid}/syscall").read_text().split()
+    except PermissionError:
+        pytest.skip("the kernel does not show what a program waits in")
+    return words[0] == "7" and int(words[3], 16) & 0xFFFFFFFF >= 60_000  # -1 is without an end

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 else:
     from stepping import killed_at
 
+pytestmark = pytest.mark.shared_keeper
+
 Child = Callable[..., list[str]]
 KillBoth = Callable[[SyncClient], None]
 
@@ -70,7 +72,7 @@ def spawn(hf: SyncClient, command: str | list[str], *specs: dict[str, Any], **mo
 
 def seen(hf: SyncClient) -> list[Event]:
     """All that watches ever told, acknowledged or not."""
-    return [event for event in read_events(hf.home, "test") if event.type == "watch"]
+    return [event for event in read_events(hf.home, hf.session or "") if event.type == "watch"]
 
 
 def lines(hf: SyncClient) -> list[str]:
@@ -228,7 +230,9 @@ def test_what_matches_within_the_cooldown_is_counted_and_told_after_it(
     assert "ERROR 2" in second.text, "what was held back is shown as output"
 
 
-def test_there_are_at_most_so_many_and_then_only_the_end(hf: SyncClient, feed: Feed) -> None:
+def test_there_are_at_most_so_many_and_then_only_the_end(
+    hf: SyncClient, feed: Feed, session: str
+) -> None:
     """The last one says that no more will come; nothing is looked at any more."""
     process = hf.spawn(feed.command)
     watch(hf, process, output="ERROR", cooldown=0, most=3)
@@ -243,7 +247,7 @@ def test_there_are_at_most_so_many_and_then_only_the_end(hf: SyncClient, feed: F
     wrote(process, "ERROR 10\n")
     process.kill()
     assert lines(hf) == ["ERROR 0", "ERROR 1", "ERROR 2"]
-    assert [event.type for event in read_events(hf.home, "test")] == ["watch"] * 3 + ["end"]
+    assert [event.type for event in read_events(hf.home, session)] == ["watch"] * 3 + ["end"]
 
 
 def test_a_pattern_that_takes_too_long_ends_its_watch_and_disturbs_no_other(
@@ -448,7 +452,7 @@ def test_the_last_output_of_both_streams_is_looked_at(hf: SyncClient) -> None:
 
 
 def test_what_matches_in_the_last_output_is_told_though_the_process_has_ended(
-    hf: SyncClient,
+    hf: SyncClient, session: str
 ) -> None:
     """A process may be gone before anybody can look at what it wrote; its end does not wait."""
     command = "seq -f 'ERROR %g' 50; printf 'ERROR without an end'; exit 3"
@@ -459,7 +463,7 @@ def test_what_matches_in_the_last_output_is_told_though_the_process_has_ended(
     wait_for_lines(hf, *expected)
     wait_until(lambda: is_done(process))
     assert seen(hf)[-1].status == "failed"
-    types = [event.type for event in read_events(hf.home, "test")]
+    types = [event.type for event in read_events(hf.home, session)]
     assert types[0] == "end", "which waits for nobody"
 
 
@@ -515,7 +519,7 @@ def test_a_removed_process_is_not_told_of_any_more(hf: SyncClient, feed: Feed) -
     assert not os.path.exists(hf.home.meta(process.handle))
 
 
-def test_crashes_are_marked(hf: SyncClient) -> None:
+def test_crashes_are_marked(hf: SyncClient, session: str) -> None:
     """Another code than 0 or a signal is a crash; an end in good order, or a kill, is not."""
     crashes = {
         hf.spawn("exit 0").handle: False,
@@ -526,7 +530,7 @@ def test_crashes_are_marked(hf: SyncClient) -> None:
     crashes[killed.handle] = False
     wait_until(lambda: len(list(hf.events())) == 3)
     killed.kill()
-    events = {event.handle: event for event in read_events(hf.home, "test")}
+    events = {event.handle: event for event in read_events(hf.home, session)}
     assert {handle: event.crashed for handle, event in events.items()} == crashes
     assert {handle: event.public()["crashed"] for handle, event in events.items()} == crashes
     assert all(event.text.startswith("[Background Process Completed]") for event in events.values())
@@ -619,9 +623,9 @@ def test_a_port_that_somebody_else_has_is_told_so(hf: SyncClient, child: Child) 
 # -- asking for them -------------------------------------------------------------------------------
 
 
-def test_a_watch_holds_with_no_client_connected(home: str) -> None:
+def test_a_watch_holds_with_no_client_connected(home: str, session: str) -> None:
     """Whoever comes back finds what was seen."""
-    person = open_client(Home(home).ensure(), "test")
+    person = open_client(Home(home).ensure(), session)
     spawn(person, "sleep 0.5; echo ERROR; sleep 1000", {"output": "ERROR"})
     person.close()
     wait_until(lambda: lines(person) == ["ERROR"])
@@ -658,6 +662,7 @@ def test_the_same_watch_twice_is_one(hf: SyncClient, feed: Feed) -> None:
     assert watch(hf, process, quiet=1000, most=3) == "w4"
 
 
+@pytest.mark.own_keeper
 def test_there_are_at_most_twenty_of_them(hf: SyncClient, feed: Feed) -> None:
     """One that is over makes room; records of any length are read again."""
     process = hf.spawn(feed.command)
@@ -762,6 +767,7 @@ def test_an_ended_process_cannot_be_watched(hf: SyncClient) -> None:
             ask(hf, verb, handle=process.handle, **more)
 
 
+@pytest.mark.own_keeper
 def test_there_is_a_watcher_while_something_is_watched(hf: SyncClient, feed: Feed) -> None:
     """A process that nobody can type to has one while it has a watch that is not over."""
     process = hf.spawn(feed.command)
@@ -857,6 +863,8 @@ def test_a_watch_from_before_there_were_two_streams_goes_on(
     assert {event.stream for event in seen(hf)} == {"stdout"}
 
 
+@pytest.mark.long
+@pytest.mark.own_keeper
 @pytest.mark.parametrize("separate", [False, True], ids=["merged", "separate"])
 def test_a_worker_killed_at_each_step_of_telling_what_was_seen(
     hf: SyncClient, feed: Feed, errors: Feed, separate: bool
@@ -923,6 +931,8 @@ def test_nothing_is_missed_or_repeated_whatever_is_killed(
     assert [event.nth for event in seen(hf)] == list(range(1, 301))
 
 
+@pytest.mark.weight(5)
+@pytest.mark.own_keeper
 def test_cooldowns_and_caps_hold_across_kills(hf: SyncClient, feed: Feed) -> None:
     """Nobody is flooded because the watcher was killed."""
     process = hf.spawn(feed.command)
@@ -940,14 +950,15 @@ def test_cooldowns_and_caps_hold_across_kills(hf: SyncClient, feed: Feed) -> Non
     assert [(event.missed, event.last) for event in seen(hf)] == [(0, False), (2, True)]
 
 
-def test_what_cannot_be_written_now_is_told_later(hf: SyncClient, feed: Feed) -> None:
+@pytest.mark.own_keeper
+def test_what_cannot_be_written_now_is_told_later(hf: SyncClient, feed: Feed, session: str) -> None:
     """A full disk: the watch stays where it was, and looks again."""
     process = hf.spawn(feed.command)
     watch(hf, process, output="ERROR", cooldown=0)
     for number in range(8):
         feed.write(f"ERROR {number} " + "x" * 300 + "\n")
         wait_until(lambda number=number: len(seen(hf)) == number + 1)  # type: ignore[misc]
-    assert os.path.getsize(hf.home.outbox("test")) > 8192
+    assert os.path.getsize(hf.home.outbox(session)) > 8192
     worker = hf.keeper_status()["worker"]
     resource.prlimit(worker, resource.RLIMIT_FSIZE, (8192, resource.RLIM_INFINITY))
     feed.write("ERROR 8\nERROR 9\n")

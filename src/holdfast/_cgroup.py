@@ -265,6 +265,18 @@ def remove(paths: list[str]) -> bool:
     return not [path for path in paths if not _remove(path)]
 
 
+def peak_memory(paths: list[str]) -> int | None:
+    """The most that everybody in them had together, as the kernel counts it for limits."""
+    for path in paths:
+        for name in ("memory.peak", "memory.max_usage_in_bytes"):
+            try:
+                with open(f"{path}/{name}", "rb") as file:
+                    return int(file.read())
+            except (OSError, ValueError):
+                continue
+    return None
+
+
 def limit_memory(path: str, size: int) -> None:
     """The whole group ends when it has more; no way around it through swap."""
     if os.path.exists(f"{path}/memory.max"):

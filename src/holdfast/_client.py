@@ -29,6 +29,7 @@ from ._model import DEFAULT_SESSION, Event, Record
 from ._outbox import end_event_id, read_events
 from ._output import Log
 from ._process import EARLY, YIELDED, Process, Receipt, several
+from ._quote import check_name
 from ._store import Store
 from ._terminal import Renderings, live_size
 from ._watch import Spares, Watch
@@ -127,8 +128,9 @@ class Client:
 
         `memory`, `cpu` (how many), `processes` and `files` limit it and all it starts; its record
         says what keeps it to them. Out of memory it ends with that reason. In a `sandbox` it can
-        write to its working directory only, sees no other process and has no network;
-        ``{"network": True}`` gives it one, and ``{"root": directory}`` another place to write to.
+        write to its working directory only, sees no other process and has no network and no Unix
+        sockets; ``{"network": True}`` and ``{"sockets": True}`` give it those, and ``{"root":
+        directory}`` another place to write to.
 
         `docker` runs it in a container of an image, with its working directory mounted at the same
         place and with no environment but `env`; a table like ``{"image": "node:22", "pull": True}``
@@ -157,6 +159,7 @@ class Client:
         for name, text in (("label", label), ("group", group)):
             if not isinstance(text, str) or len(text) > 1000:
                 raise BadRequest(f"a {name} is text of at most 1000 characters")
+            check_name(name, text)
         if handle is not None and not is_handle(handle):
             raise BadRequest("a handle is proc- and 16 to 64 small letters or digits")
         watches = _parse_watches(watch, [0] if stderr == "merged" else [0, 0]) if watch else []
@@ -184,7 +187,9 @@ class Client:
         terminal = tty or tmux
         if terminal and stderr == "separate":
             raise BadRequest("a terminal has one output: in one, stderr cannot be separate")
-        tmux_program = _tmux.find_tmux() if tmux else None
+        confined = _sandboxed(sandbox, directory)
+        writable = None if confined is None else confined.get("root", directory)
+        tmux_program = _tmux.find_tmux(writable) if tmux else None
         mode = "pipe" if not terminal else "pty" if tmux_program is None else "tmux"
         attach = None
         if mode == "tmux":
@@ -220,7 +225,7 @@ class Client:
                 "files": choose("files", files),
             },
             "containment": self.config["containment"],
-            "sandbox": _sandboxed(sandbox),
+            "sandbox": confined,
             "retention": choose("retention", retention),
             "max_running": choose("max_running", max_running),
             "max_finished": self.config["max_finished"],
@@ -271,19 +276,22 @@ class Client:
             record.resized(record.sizes[-1][0], *size)
         return record
 
-    async def list(self, *, group: str | None = None) -> _List[Process]:
-        """Every process of this session, or one group of it, oldest first; finished ones too."""
-        records, self._problems = self.store.scan()
+    async def list(self, *, group: str | None = None, ended: bool = True) -> _List[Process]:
+        """Every process of this session, or one group of it, oldest first; finished ones too.
+
+        Without those that have `ended` it takes no longer for however many there are of them.
+        """
+        records, self._problems = self.store.scan(self.session, ended=ended)
         if await self._mended(self._problems):
-            records, self._problems = self.store.scan()
-        for record in records:
-            if record.running and await self._kept(record) is not record:
-                records, self._problems = self.store.scan()
-                break
+            records, self._problems = self.store.scan(self.session, ended=ended)
+        running = any(record.running for record in records)
+        if running and not _start.keeper_holds(self.home):
+            await self._link.call("status", {})  # the next keeper sees who is still there
+            records, self._problems = self.store.scan(self.session, ended=ended)
         return [
             Process(self, self._see(record, drawn=False))
             for record in records
-            if self._sees(record) and group in (None, record.group)
+            if group in (None, record.group)
         ]
 
     def group(self, name: str) -> Group:
@@ -414,8 +422,8 @@ class Client:
             await self._link.call("status", {})
 
     def _anything_running(self) -> bool:
-        records, _ = self.store.scan()
-        return any(record.running and self._sees(record) for record in records)
+        records, _ = self.store.scan(self.session, ended=False)
+        return bool(records)
 
     def _grace(self, grace: object) -> float | None:
         return None if grace is UNSET or grace is None else self.config.choose("grace", grace)
@@ -683,14 +691,18 @@ def checked_session(session: str | None) -> str | None:
     return None if session is None else check_session(session)
 
 
-def _sandboxed(asked: bool | Mapping[str, Any]) -> dict[str, Any] | None:
+def _sandboxed(asked: bool | Mapping[str, Any], cwd: str) -> dict[str, Any] | None:
     if asked is False or asked is None:
         return None
     options = {} if asked is True else dict(asked)
-    network, root = options.pop("network", False), options.pop("root", None)
-    if options or not isinstance(network, bool):
-        raise BadRequest('sandbox is True or like {"network": True, "root": DIRECTORY}')
+    root = options.pop("root", None)
     from . import _sandbox
 
-    found = {"network": network, "program": _sandbox.find(), "ways_out": _sandbox.ways_out()}
+    found = _sandbox.choices(options)
+    found |= {
+        "program": _sandbox.find(_environment.working_directory(root or cwd)),
+        "homes": _sandbox.homes(),
+        "ways_out": _sandbox.ways_out(),
+        "fixed": _sandbox.ourselves(),
+    }
     return found if root is None else {**found, "root": _environment.working_directory(root)}

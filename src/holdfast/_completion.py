@@ -1,10 +1,15 @@
-"""The text that tells an agent that a process has ended, or what else there is to know of it."""
+"""The text that tells an agent that a process has ended, or what else there is to know of it.
+
+What it quotes of output is marked line by line, and everything else from outside stays on its line:
+see `_quote`.
+"""
 
 from __future__ import annotations
 
 import re
 
 from ._model import duration_text
+from ._quote import one_line, quoted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,7 +81,8 @@ def _watch_facts(event: Event) -> str:
     label = "Given up" if event.reason == "given_up" else _SEEN.get(kind, "Seen")
     if event.stream and kind in ("output", "every"):
         label += f" in {event.stream}"
-    facts = f"Watch: {event.condition} ({event.nth} of {event.most})\n{label}: {event.line}\n"
+    watch, seen = one_line(event.condition), one_line(event.line)
+    facts = f"Watch: {watch} ({event.nth} of {event.most})\n{label}: {seen}\n"
     if event.missed:
         facts += f"Held back: {event.missed} before it, by the cooldown\n"
     if event.last:
@@ -88,21 +94,21 @@ def _agent_text(event: Event) -> str:
     return (
         "[Background Agent Completed]\n"
         "\n"
-        f"Agent: {event.agent}\n"
-        f"Type: {event.label or '-'}\n"
+        f"Agent: {one_line(event.agent)}\n"
+        f"Type: {one_line(event.label) or '-'}\n"
         f"Status: {event.status}\n"
         f"Duration: {duration_text(event.duration_seconds)}\n"
         "\n"
         f"Output (last {TAIL_CHARACTERS} chars):\n"
-        f"{clean_tail(event.tail)}"
+        f"{quoted(clean_tail(event.tail))}"
     )
 
 
 def _member_name(member: Member) -> str:
     """Its label, or else the beginning of its command."""
     if member.label:
-        return member.label
-    line = " ".join(_command_text(member.command).split())
+        return one_line(member.label)
+    line = one_line(" ".join(_command_text(member.command).split()))
     return (line if len(line) <= _NAME else line[: _NAME - 1] + "…") or "-"
 
 
@@ -139,7 +145,7 @@ def _group_text(event: Event) -> str:
     text = (
         "[Background Group Completed]\n"
         "\n"
-        f"Group: {event.group}\n"
+        f"Group: {one_line(event.group)}\n"
         f"Processes: {len(event.members)} ({counts})\n"
         f"Duration: {duration_text(event.duration_seconds)}\n"
         "\n"
@@ -148,7 +154,7 @@ def _group_text(event: Event) -> str:
     room = TAIL_CHARACTERS // max(1, len(failed))
     for member in failed:
         if tail := clean_tail(member.tail, room):
-            text += f"\nOutput of {member.handle} (last {room} chars):\n{tail.rstrip()}\n"
+            text += f"\nOutput of {member.handle} (last {room} chars):\n{quoted(tail.rstrip())}\n"
     return text.rstrip("\n")
 
 
@@ -164,7 +170,7 @@ def completion_text(event: Event) -> str:
         return _agent_text(event)
     if event.type == "input":
         title = "Background Process Waiting For Input"
-        facts = f"Prompt: {event.prompt}\nKind: {event.kind}\n"
+        facts = f"Prompt: {one_line(event.prompt)}\nKind: {one_line(event.kind)}\n"
     elif event.type == "watch":
         title = "Background Process Watch"
         facts = _watch_facts(event)
@@ -178,10 +184,10 @@ def completion_text(event: Event) -> str:
         f"[{title}]\n"
         "\n"
         f"Handle: {event.handle}\n"
-        f"Label: {event.label or '-'}\n"
-        f"Command: {_command_text(event.command)}\n"
+        f"Label: {one_line(event.label) or '-'}\n"
+        f"Command: {one_line(_command_text(event.command))}\n"
         f"{facts}"
         "\n"
         f"Output (last {TAIL_CHARACTERS} chars):\n"
-        f"{clean_tail(event.tail)}"
+        f"{quoted(clean_tail(event.tail))}"
     )

@@ -247,12 +247,16 @@ def request(
     asked: Asked, spawn: dict[str, Any], env: Mapping[str, str] | None, client: Client
 ) -> dict[str, Any]:
     """What makes a request to spawn one of a runner."""
+    from ._sandbox import homes, ourselves
+
     columns, rows = spawn["size"]
     terminal = spawn["mode"] == "pty"
     limits = spawn["limits"] if asked.inside is None else dict.fromkeys(spawn["limits"])
     spec = {
         "handle": spawn["handle"],
         "home": client.home.path,
+        "homes": homes(),
+        "fixed": ourselves(),
         "directory": client.home.processes,
         "session": client.session or DEFAULT_SESSION,
         "socket": find_engine().path,

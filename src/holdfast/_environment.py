@@ -114,6 +114,14 @@ def is_within(path: str, *directories: str) -> bool:
     return any(real.startswith(os.path.realpath(each).rstrip("/") + "/") for each in directories)
 
 
+def program_path(writable: str | None = None) -> list[str]:
+    """Where we look for programs of our own: nowhere that a confined command can write to."""
+    places = [os.path.abspath(place) for place in os.get_exec_path()]
+    if writable is None or os.path.realpath(writable) == "/":
+        return places
+    return [place for place in places if not is_within(place, writable)]
+
+
 def current_umask() -> int:
     try:
         fd = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)

@@ -6,6 +6,7 @@ from ._config import UNSET
 from ._errors import BadRequest, NotFound, WaitTimeout
 from ._home import new_gathering
 from ._process import Process, Receipt
+from ._quote import check_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class Group:
     def __init__(self, client: Client, name: str) -> None:
         if not isinstance(name, str) or not name or len(name) > 1000:
             raise BadRequest("a group is named by a text of 1 to 1000 characters")
+        check_name("group", name)
         self._client = client
         self.name = name
 
@@ -63,7 +65,7 @@ class Group:
     async def stop(self, *, signal: str | int = "TERM", grace: Any = UNSET) -> _List[Receipt]:
         """Stop those that run, side by side, with everything they started."""
         client = self._client
-        if not any(process.record.running for process in await self.list()):
+        if not await client.list(group=self.name, ended=False):
             return []
         return await client._stop(
             "stop_group", {"group": self.name, "signal": signal, "grace": client._grace(grace)}

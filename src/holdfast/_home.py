@@ -8,6 +8,7 @@
     processes/<handle>.screen      the last screen of a process that ran in tmux
     processes/<handle>.head        where the log begins, once its head was freed (and .err.head)
     processes/<handle>.runner      what its runner says, where it has one (and .place, .end)
+    active/ and ended/             which records there are, by name: see `_index`
     sessions/<session>/            outbox.jsonl, lease.json, cursors/
 
 Directories are 0700 and files 0600 whatever the umask. A home that is a symlink, or somebody
@@ -40,6 +41,7 @@ _STEPS = {
     errno.EISDIR: "move the directory away that is in its place",
     errno.ENXIO: "move away what is in its place",
 }
+_SMALL = 8192
 _OURS = frozenset(
     (
         "keeper.sock",
@@ -51,6 +53,8 @@ _OURS = frozenset(
         "tmux.sock",
         "tmux.sock.lock",
         "processes",
+        "active",
+        "ended",
         "sessions",
     )
 )
@@ -131,11 +135,13 @@ def text_of_file_name(name: str) -> str | None:
 class Home:
     """The paths of one home directory."""
 
-    __slots__ = ("path", "processes", "sessions", "_dirfd")
+    __slots__ = ("path", "processes", "active", "ended", "sessions", "_dirfd")
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.processes = path + "/processes"
+        self.active = path + "/active"
+        self.ended = path + "/ended"
         self.sessions = path + "/sessions"
         self._dirfd: int | None = None
 
@@ -216,6 +222,9 @@ class Home:
 
     def session(self, session: str) -> str:
         return f"{self.sessions}/{file_name(session)}"
+
+    def ended_of(self, session: str) -> str:
+        return f"{self.ended}/{file_name(session)}"
 
     def outbox(self, session: str) -> str:
         return self.session(session) + "/outbox.jsonl"
@@ -359,7 +368,10 @@ def open_private(path: str, flags: int, mode: int = 0o600) -> int:
 def read_private(path: str) -> bytes:
     fd = open_private(path, os.O_RDONLY)
     try:
-        parts = []
+        first = os.read(fd, _SMALL)
+        if len(first) < _SMALL:
+            return first  # a record, as nearly always
+        parts = [first]
         while part := os.read(fd, 1 << 20):
             parts.append(part)
         return b"".join(parts)

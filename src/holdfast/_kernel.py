@@ -343,6 +343,11 @@ def peek(pid: int) -> Death | None:
     return death
 
 
+def own_peak_memory() -> int:
+    """The most that this process ever had, which its children have too until they exec."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
 def exit_of_stranger(pid: int, pidfd: int) -> Death | None:
     """How a process that is not our child ended; None where the kernel cannot say.
 
@@ -378,6 +383,33 @@ def _is_hidden(pid: int) -> bool:
 
 def _death(status: int) -> Death:
     return Death(None, status & 0x7F) if status & 0x7F else Death(status >> 8 & 0xFF, None)
+
+
+def forget_variable(name: str) -> str | None:
+    """Take a variable out of our environment, also as others see it in ``/proc/PID/environ``.
+
+    What is shown there is the memory in which the environment was when we began, whatever became of
+    the variables since. Where that cannot be written to, the variable is gone for those that we
+    start, but not from there.
+    """
+    value = os.environ.pop(name, None)
+    if value is None:
+        return None
+    entry = os.fsencode(f"{name}={value}")
+    try:
+        with open("/proc/self/stat", "rb") as file:
+            numbers = file.read().rpartition(b")")[2].split()
+        start, end = int(numbers[47]), int(numbers[48])  # env_start, env_end
+        with open("/proc/self/mem", "r+b", buffering=0) as memory:
+            data = os.pread(memory.fileno(), end - start, start)
+            at = 0
+            for each in data.split(b"\0"):
+                if each == entry:
+                    os.pwrite(memory.fileno(), b"\0" * len(each), start + at)
+                at += len(each) + 1
+    except (OSError, ValueError, IndexError):
+        pass
+    return value
 
 
 def peer_of(connection: socket.socket) -> tuple[int, int]:

@@ -188,7 +188,7 @@ class Wire:
         self._verb = verb
         number = self._next
         self._next += 1
-        data = _wire.encode({"id": number, "verb": verb, **args})
+        data = _wire.encode_request(number, verb, args)
         if self._greeting:
             data, self._greeting = self._greeting + data, b""
         try:

@@ -106,12 +106,13 @@ class _Protocol(asyncio.Protocol):
             raise self._refusal
         number = self._next
         self._next += 1
+        request = _wire.encode_request(number, verb, args)
         if not self._greeted:
             self._early[number] = verb
         future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._waiting[number] = future
         self._watch()
-        self._transport.write(_wire.encode({"id": number, "verb": verb, **args}))
+        self._transport.write(request)
         try:
             return await future
         except asyncio.CancelledError:

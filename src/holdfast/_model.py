@@ -17,6 +17,7 @@ from __future__ import annotations
 import signal as _signal
 import time
 from dataclasses import dataclass, field, fields
+from operator import attrgetter, itemgetter
 
 from ._errors import BadRequest, ExitError, StoreError
 from ._home import check_session
@@ -228,7 +229,7 @@ class Record:
     cpu_seconds: float | None = None
     containment: str = ""  # "cgroup", "cgroup-v1", "tree"; see `keeper/contain.py`
     limits: dict[str, Any] = field(default_factory=dict)  # name -> {"limit": ..., "by": ...}
-    sandbox: dict[str, Any] | None = None  # {"network": bool, "root"?: path}
+    sandbox: dict[str, Any] | None = None  # {"network", "sockets": bool, "root"?: path}
     runner: dict[str, Any] | None = None  # the program that runs it elsewhere; `keeper/runner.py`
     docker: dict[str, Any] | None = None  # {"image", "network", "user", "mounts", "container"}
     ports: dict[str, Any] = field(default_factory=dict)  # of its container -> of this machine
@@ -241,6 +242,7 @@ class Record:
     start_time: int | None = None
     boot_id: str = ""
     started_clock: float = 0.0
+    memory_floor: int = 0  # what the keeper had itself when it made the process
     stop: Stop | None = None
     told: bool = True  # False from the end until the session's outbox has it
     version: int = RECORD_VERSION
@@ -330,12 +332,13 @@ class Record:
                 "upgrade holdfast to see it",
                 newer=True,
             )
-        known = {name: data[name] for name in _RECORD_FIELDS if name in data}
-        stop = known.pop("stop", None)
         try:
-            record = cls(**known)
-            if stop is not None:
-                record.stop = Stop(**stop)
+            try:
+                record = cls(*_all_of(data))  # with every field that we know, as nearly all are
+            except KeyError:
+                record = cls(**{name: data[name] for name in _RECORD_FIELDS if name in data})
+            if record.stop is not None:
+                record.stop = Stop(**record.stop)  # type: ignore[arg-type]
         except TypeError as error:
             raise StoreError(f"the record is incomplete: {error}") from error
         record.check()
@@ -343,7 +346,13 @@ class Record:
 
     def check(self) -> None:
         """Raise unless every field is of its kind: one damaged record must not stop a keeper."""
-        bad = _unlike(self, _RECORD_KINDS) or self._odd()
+        bad = ""
+        kinds = tuple(map(type, _fields_of(self)))
+        if kinds not in _seen_kinds:
+            bad = _unlike(self, _RECORD_KINDS)
+            if not bad and len(_seen_kinds) < _MOST_SEEN:
+                _seen_kinds.add(kinds)
+        bad = bad or self._odd()
         stop = self.stop
         if not bad and stop is not None:
             bad = _unlike(stop, _STOP_KINDS)
@@ -369,6 +378,7 @@ class Record:
             "limits": all(isinstance(each, dict) for each in self.limits.values()),
             "ended_at": self.running or bool(self.ended_at and self.reason and self.ended_by),
             "tty": "\0" not in (self.tty or ""),
+            "number": all(abs(value or 0) < _LARGEST for value in _numbers_of(self)),
             **{
                 name: value is None or _is_time(value)
                 for name in times
@@ -438,6 +448,13 @@ def _unlike(found: object, kinds: dict[str, tuple[type, ...]]) -> str:
 
 
 _RECORD_KINDS = _kinds(Record)
+_numbers_of = attrgetter(
+    *(name for name, kinds in _RECORD_KINDS.items() if int in kinds and float not in kinds)
+)
+_all_of, _fields_of = itemgetter(*_RECORD_FIELDS), attrgetter(*_RECORD_FIELDS)
+# The kinds that were found to be right, of all fields at once: most records look alike.
+_seen_kinds: set[tuple[type, ...]] = set()
+_MOST_SEEN = 1000
 _STOP_KINDS = _kinds(Stop)
 _NOTE_KINDS = _kinds(ExitNote)
 _END_FIELDS = (

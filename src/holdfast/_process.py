@@ -15,7 +15,7 @@ from ._errors import BadRequest, KeeperError, NotFound, StoreError, Unsupported,
 from ._model import Exit, Record
 from ._output import Log, Output
 from ._watch import Watch
-from ._wire import SEND_BYTES
+from ._wire import SEND_PIECE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -444,21 +444,23 @@ class Process:
             await client._link.post("answered", {"handle": self.handle})
             return taken
         total = 0
-        for start in range(0, max(len(raw), 1), SEND_BYTES):
-            piece = raw[start : start + SEND_BYTES]
-            last = start + SEND_BYTES >= len(raw)
+        until = time.monotonic() + timeout
+        for start in range(0, max(len(raw), 1), SEND_PIECE):
+            piece = raw[start : start + SEND_PIECE]
+            last = start + SEND_PIECE >= len(raw)
+            left = timeout if start == 0 else max(0.0, until - time.monotonic())
             request = {
                 "handle": self.handle,
                 "data": binascii.b2a_base64(piece, newline=False).decode(),
                 "token": os.urandom(8).hex(),
                 "eof": eof and last,
-                "timeout": timeout,
+                "timeout": left,
             }
             try:
-                answer = await client._link.call("send", request, timeout + _ANSWER)
+                answer = await client._link.call("send", request, left + _ANSWER)
             except WaitTimeout:
                 raise KeeperError(
-                    f"the keeper did not say within {timeout + _ANSWER:g} s what became of this; "
+                    f"the keeper did not say within {left + _ANSWER:g} s what became of this; "
                     f"look at the output of {self.handle} to see whether the text arrived before "
                     "you send it again",
                     handle=self.handle,

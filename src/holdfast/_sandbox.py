@@ -1,9 +1,15 @@
 """A sandbox made by bubblewrap: the working directory writable, the rest of the file system not,
-no other processes to be seen, and the network only if it is asked for.
+no other processes to be seen, and the network and Unix sockets only if they are asked for.
+
+Mounts do not close everything: the rest, `_lockdown` does in there before it becomes the command.
+
+What must not be reached may lie in the directory that is written to: homes of keepers, who would
+run anything for whoever has their socket. They are covered there, and nothing on the way to them
+can be renamed (`docker/cover.py`). The program that we are is read-only: it makes the next sandbox.
 
 Bubblewrap stays as the parent of what it runs. Signals go to the whole process group, so it must
-survive those that the command is to handle by itself: it is started with them ignored, and `env`
-gives the command the default again.
+survive those that the command is to handle by itself: it is started with them ignored, and
+`_lockdown` gives the command the default again.
 """
 
 from __future__ import annotations
@@ -11,13 +17,18 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sys
 
-from ._errors import BadDirectory, NotExecutable, Unavailable
+from ._environment import program_path
+from ._errors import BadDirectory, BadRequest, NotExecutable, Unavailable
+from .docker import cover
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+    from typing import Any
 
+OPENINGS = ("network", "sockets")
 # What bubblewrap itself does not see.
 IGNORED = (
     signal.SIGHUP,
@@ -28,7 +39,7 @@ IGNORED = (
     signal.SIGALRM,
     signal.SIGTERM,
 )
-# Sockets of daemons, by which a command could leave the sandbox; names are still resolved.
+# Others' temporary files; names are still resolved.
 _HIDDEN = ("/run", "/var/run", "/tmp", "/var/tmp")
 _HIDDEN_WORDS = "/run, /tmp and /var/tmp"
 # What in /proc is the machine's, and root could write to without any capability.
@@ -47,14 +58,37 @@ _ADVICE = (
         "and kernel.apparmor_restrict_unprivileged_userns in `sysctl -a`",
     ),
     ("uid map", "allow user namespaces (kernel.apparmor_restrict_unprivileged_userns in sysctl)"),
-    ("default-signal", "install GNU coreutils 8.31 or later, for `env --default-signal`"),
+    ("seccomp", "use a kernel with seccomp filters (CONFIG_SECCOMP_FILTER)"),
+    ("programs of", "use a container instead"),
 )
 _works: set[str] = set()
 
 
-def find() -> str:
-    """The path of bubblewrap; Unavailable with the next step where it cannot be used."""
-    program = shutil.which("bwrap")
+def choices(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What whoever wants a sandbox may open in it, each as true or false."""
+    found = {name: options.get(name, False) for name in OPENINGS}
+    if not options.keys() <= found.keys() or not all(
+        type(value) is bool for value in found.values()
+    ):
+        raise BadRequest(
+            'sandbox is True or like {"network": True, "sockets": True, "root": DIRECTORY}'
+        )
+    return found
+
+
+def named(word: str | None) -> dict[str, bool] | bool:
+    """A sandbox as the command line has it: "closed", or its openings, like "network,sockets"."""
+    if word is None or word == "closed":
+        return word is not None
+    return dict.fromkeys(word.split(","), True)
+
+
+def find(root: str | None = None) -> str:
+    """The path of bubblewrap; Unavailable with the next step where it cannot be used.
+
+    None in `root` is taken: the command before could have put it there.
+    """
+    program = shutil.which("bwrap", path=os.pathsep.join(program_path(root)))
     if program is None:
         raise Unavailable("a sandbox needs bubblewrap; install it (the package is `bubblewrap`)")
     if program not in _works:
@@ -70,7 +104,13 @@ def _refusal(bwrap: str) -> str | None:
     """What bubblewrap says when it is tried."""
     import subprocess
 
-    command = [*_made(bwrap, False), "--chdir", "/", "--", *_inside([], "true", ["true"])]
+    from . import _lockdown
+
+    machine = os.uname().machine
+    if not _lockdown.knows(machine):
+        return f"sockets cannot be closed to programs of {machine}"
+    true = shutil.which("true") or "/bin/true"
+    command = arguments(bwrap, true, ["true"], "/", network=False)
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=10, text=True
@@ -87,39 +127,64 @@ def arguments(
     program: str,
     argv: Sequence[str],
     cwd: str,
-    home: str,
-    network: bool,
+    *,
     root: str | None = None,
-    env: dict[str, str] | None = None,
+    homes: Sequence[str] = (),
     ways_out: Sequence[str] = (),
+    fixed: Sequence[str] = (),
+    network: bool,
+    sockets: bool = False,
+    env: dict[str, str] | None = None,
+    landlock: int | None = None,
 ) -> list[str]:
-    """What runs `argv` inside, where it can write to `root`, or else to its working directory.
+    """What runs `argv` inside, where it can write to `root`, and to nothing without one.
 
-    Variables that would have bubblewrap itself load something move from `env` to the inside.
+    `homes` of keepers cannot be reached, nor can `ways_out`; neither need exist. What is `fixed`
+    cannot be changed, nor can what we run from ourselves.
+    Variables that would have bubblewrap itself load something get another name in `env`.
     """
-    root = root or cwd
-    if _is_in(root, home):
-        raise BadDirectory(f"{root} is in holdfast's own home, which no sandbox sees; give a cwd")
-    env = {} if env is None else env
-    loading = [f"{name}={env.pop(name)}" for name in [*env] if _loads(name)]
+    from . import _lockdown
+
+    for name in [name for name in env or () if _loads(name)]:
+        assert env is not None
+        env[_lockdown.KEPT + name] = env.pop(name)
     found = _made(bwrap, network)
     hidden = [path for path in _HIDDEN if os.path.isdir(path) and not os.path.islink(path)]
-    named = os.path.dirname(os.path.join(cwd, program))
-    if any(_is_in(named, path) for path in hidden) and not _is_in(named, root):
-        raise NotExecutable(
-            f"{program} is not to be seen in the sandbox, where {_HIDDEN_WORDS} are empty; put it "
-            "into the working directory",
-            missing=True,
-        )
     for path in hidden:
         found += ["--tmpfs", path]
     for path in _NAMES if network else ():
         found += ["--ro-bind-try", path, path]
-    found += ["--bind", root, root]
-    for path in dict.fromkeys([home, *ways_out]):
-        if _is_in(path, root) or not any(_is_in(path, place) for place in hidden):
-            found += ["--tmpfs", path] if os.path.isdir(path) else ["--ro-bind", "/dev/null", path]
-    return [*found, "--chdir", cwd, "--", *_inside(loading, program, argv)]
+    python, lockdown = os.path.realpath(sys.executable), os.path.realpath(_lockdown.__file__)
+    for path in (os.path.realpath(sys.base_prefix), python, lockdown):
+        if any(_is_in(path, place) for place in hidden):
+            found += ["--ro-bind", path, path]
+    cwd = os.path.realpath(cwd)
+    if root is not None:
+        root = os.path.realpath(root)
+        directory, name = os.path.split(os.path.join(cwd, program))
+        named = os.path.realpath(directory)
+        if any(cover.is_within(directory, path) for path in hidden):
+            program = os.path.join(named, name)  # links in there are not to be seen either
+        if any(_is_in(named, path) for path in hidden) and not _is_in(named, root):
+            raise NotExecutable(
+                f"{program} is not to be seen in the sandbox, where {_HIDDEN_WORDS} are empty; "
+                "put it into the working directory",
+                missing=True,
+            )
+        found += ["--bind", root, root]
+        found += _protected(root, homes, ways_out, (*fixed, *ourselves()))
+    for path in dict.fromkeys(map(os.path.realpath, (*homes, *ways_out))):
+        seen = not any(_is_in(path, place) for place in (*hidden, *([root] if root else [])))
+        if seen and os.path.exists(path):
+            found += _cover(path)
+    writable = [*hidden, "/dev", "/proc", *([root] if root else [])]
+    run = [python, "-I", "-S", "-X", "utf8=1", lockdown]
+    inside = [*run, "sockets" if sockets else "closed", *writable, "--", program, *argv[1:]]
+    found += ["--chdir", cwd, "--", *inside]
+    version = _lockdown.landlock_version() if landlock is None else landlock
+    if version < _lockdown.LEAST_LANDLOCK and not sockets:
+        found = [*run, "outside", "--", *found]
+    return found
 
 
 def _made(bwrap: str, network: bool) -> list[str]:
@@ -137,36 +202,98 @@ def _made(bwrap: str, network: bool) -> list[str]:
     return found
 
 
-def _inside(loading: list[str], program: str, argv: Sequence[str]) -> list[str]:
-    names = ",".join(number.name[3:] for number in IGNORED)
-    found = ["/usr/bin/env", f"--default-signal={names}", "--", *loading]
-    if "=" in program:  # which `env` would take for a variable
-        found += ["/bin/sh", "-c", 'exec "$0" "$@"']
-    return [*found, program, *argv[1:]]
+def _protected(
+    root: str, homes: Sequence[str], ways_out: Sequence[str], fixed: Sequence[str]
+) -> list[str]:
+    """What in the directory that can be written to is out of reach all the same."""
+    for path in homes:
+        if _is_in(root, path):
+            raise BadDirectory(f"{root} is in holdfast's own home, which no sandbox sees")
+        link = cover.loose_link(path, [root])
+        if link is not None:
+            raise BadDirectory(
+                f"the way to the home {path} goes through the link {link}, which a command in "
+                f"{root} could turn elsewhere; set HOLDFAST_HOME to {os.path.realpath(path)}, or "
+                "give another cwd"
+            )
+        why = cover.make(path) if _is_in(path, root) else None
+        if why is not None:
+            raise BadDirectory(f"the home {path} cannot be covered: {why}; give another cwd")
+    there = [path for path in (*homes, *ways_out) if os.path.exists(path)]
+    found: list[str] = []
+    for how, path in cover.mounts(root, there, [path for path in fixed if os.path.exists(path)]):
+        bind = "--ro-bind" if how == "fix" else "--bind"
+        found += _cover(path) if how == "cover" else [bind, path, path]
+    return found
+
+
+def _cover(path: str) -> list[str]:
+    return ["--tmpfs", path] if os.path.isdir(path) else ["--ro-bind", "/dev/null", path]
+
+
+def ourselves() -> list[str]:
+    """The program that we are, with its interpreter and all that it imports."""
+    places = (sys.prefix, sys.base_prefix, os.path.dirname(os.path.abspath(__file__)))
+    return list(dict.fromkeys(map(os.path.realpath, places)))
+
+
+def homes() -> list[str]:
+    """Those of keepers of this user: the usual one, made or not, and of those that run."""
+    from ._home import Home
+
+    try:
+        with open("/proc/net/unix", errors="surrogateescape") as file:
+            bound = [line.rstrip("\n").split(None, 7)[-1] for line in file]
+    except OSError:
+        bound = []
+    places = [os.path.dirname(path) for path in bound if os.path.basename(path) == "keeper.sock"]
+    if any(place.startswith("/proc/") for place in places):  # too deep for an address
+        places += _homes_of_processes()
+    found = [Home.usual()]
+    for place in places:
+        try:
+            if not place.startswith("/proc/") and os.stat(place).st_uid == os.geteuid():
+                found.append(place)
+        except OSError:
+            continue
+    return list(dict.fromkeys(found))
+
+
+def _homes_of_processes() -> list[str]:
+    """As keepers were given them."""
+    from ._kernel import all_processes
+
+    found = []
+    for process in all_processes():
+        try:
+            with open(f"/proc/{process.pid}/cmdline", errors="surrogateescape") as file:
+                argv = file.read().split("\0")
+        except OSError:
+            continue
+        pairs = zip(argv, argv[2:], strict=False)
+        found += [place for program, place in pairs if program.endswith("/keeper/__main__.py")]
+    return found
 
 
 def ways_out() -> list[str]:
-    """Where somebody may listen who does for the caller what a command says: other keepers of its
-    user, and Docker's engine."""
-    from ._home import Home
+    """Where else somebody may listen who does for the caller what a command says."""
     from .docker.engine import EngineError, find_socket
 
     user = os.path.expanduser("~")
-    places = [Home.usual(), f"{user}/.docker/run", f"{user}/.docker/desktop"]
+    places = [f"{user}/.docker/run", f"{user}/.docker/desktop"]
     try:
         places.append(find_socket(os.environ))
     except EngineError:
         pass
-    return [path for path in places if os.path.exists(path)]
+    return places
 
 
 def _is_in(path: str, directory: str) -> bool:
-    path, directory = os.path.realpath(path), os.path.realpath(directory)
-    return os.path.commonpath([path, directory]) == directory
+    return cover.is_within(os.path.realpath(path), os.path.realpath(directory))
 
 
 def _loads(name: str) -> bool:
-    return name.startswith("LD_") or name in ("GCONV_PATH", "GLIBC_TUNABLES")
+    return name.startswith("LD_") or name in ("GCONV_PATH", "GLIBC_TUNABLES", "LOCPATH")
 
 
 def problem() -> str | None:

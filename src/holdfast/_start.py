@@ -20,7 +20,7 @@ import socket
 import sys
 import time
 
-from . import _kernel
+from . import _index, _kernel
 from ._errors import KeeperError
 from ._home import Home, cannot, open_private, set_aside, unusable
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _PATIENCE = 15.0
+_SYSTEM_PATH = "/usr/bin:/bin"
 _KEPT = ("PATH", "HOME", "LD_LIBRARY_PATH", "KUBERNETES_SERVICE_HOST")
 # A keeper that ended before it was ready has failed, and the next is started after a wait that
 # doubles. So many are tried before it is an error, which then holds for a while: another start
@@ -57,8 +58,15 @@ def keeper_program() -> list[str]:
 
 
 def try_connect(home: Home) -> socket.socket | None:
-    """A connection to the running keeper, or None if there is none."""
-    end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    """A connection to the running keeper, or None if there is none; an error for a stranger's."""
+    try:
+        end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    except OSError as error:
+        if error.errno != errno.EAFNOSUPPORT:
+            raise
+        raise KeeperError(
+            "no keeper can be reached from a sandbox without Unix sockets; run it outside"
+        ) from error
     try:
         end.connect(home.socket_address())
     except (FileNotFoundError, ConnectionRefusedError, ConnectionResetError, NotADirectoryError):
@@ -72,6 +80,13 @@ def try_connect(home: Home) -> socket.socket | None:
             f"cannot reach the keeper at {home.socket}: {error.strerror}; see that the home is "
             "yours to use, or set another HOLDFAST_HOME"
         ) from error
+    _, uid = _kernel.peer_of(end)
+    if uid != os.geteuid():  # who gets our environment, and starts commands in our name
+        end.close()
+        raise KeeperError(
+            f"the keeper at {home.socket} belongs to user {uid} and not to you; nothing was sent "
+            "to it. Remove the socket if it is yours to remove, or choose another HOLDFAST_HOME"
+        )
     return end
 
 
@@ -221,9 +236,10 @@ def _start(home: Home, lock: int, idle: float) -> None:
 
     _, failures, _ = _starts.get(home.path, (0.0, -1, ""))
     _starts[home.path] = time.monotonic(), failures + 1, ""
-    os.ftruncate(lock, 0)  # what it says is of the keeper before
-    os.pwrite(lock, b'{"ready": false}\n', 0)
+    _index.write_lock(lock, {"machine": _kernel.machine(), "ready": False})
     env = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    # The machine's own first: what it runs by itself is not from where commands may write.
+    env["PATH"] = os.pathsep.join([_SYSTEM_PATH, *env.get("PATH", "").split(os.pathsep)])
     command = [*keeper_program(), "start", home.path, str(lock), str(idle)]
     try:
         started = subprocess.run(

@@ -151,8 +151,9 @@ class SyncClient:
     def get(self, handle: str) -> SyncProcess:
         return SyncProcess(run(self._client.get(handle)))
 
-    def list(self, *, group: str | None = None) -> _List[SyncProcess]:
-        return [SyncProcess(process) for process in run(self._client.list(group=group))]
+    def list(self, *, group: str | None = None, ended: bool = True) -> _List[SyncProcess]:
+        found = run(self._client.list(group=group, ended=ended))
+        return [SyncProcess(process) for process in found]
 
     def group(self, name: str) -> SyncGroup:
         return SyncGroup(self._client.group(name))

@@ -125,7 +125,9 @@ def type_into_tmux(home: Home, record: Record, raw: bytes, eof: bool) -> int:
             _do(home, record, *_tmux.type_buffer(record, buffer), stdin=data)
         except HoldfastError:
             try:
-                _tmux.run(home, "delete-buffer", "-b", buffer)  # it may have been a password
+                _tmux.run(
+                    home, record, "delete-buffer", "-b", buffer
+                )  # it may have been a password
             except HoldfastError:
                 pass
             raise
@@ -138,7 +140,7 @@ def resize_tmux(home: Home, record: Record, columns: int, rows: int) -> None:
 
 def _do(home: Home, record: Record, *command: str, stdin: bytes = b"") -> None:
     try:
-        gone = _tmux.run(home, *command, stdin=stdin).strip() == _tmux.GONE.encode()
+        gone = _tmux.run(home, record, *command, stdin=stdin).strip() == _tmux.GONE.encode()
     except KeeperError as error:
         error.handle = record.handle
         raise
@@ -150,7 +152,7 @@ def tmux_screen(home: Home, record: Record, colours: bool) -> Screen | None:
     """The screen as tmux has it, or had it at the end; None if it left none."""
     try:
         if record.running:
-            printed = _tmux.run(home, *_tmux.capture(record))
+            printed = _tmux.run(home, record, *_tmux.capture(record))
         else:
             printed = read_private(home.screen(record.handle))
         captured = _tmux.Captured(printed)

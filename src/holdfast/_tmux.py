@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 
+from ._environment import program_path
 from ._errors import KeeperError
 from ._home import Home
 
@@ -54,11 +55,12 @@ def if_ours(record: Record, command: str) -> list[str]:
     return ["if-shell", "-F", "-t", pane, mine, command, f"display-message -p {GONE}"]
 
 
-def find_tmux() -> str | None:
-    for place in os.get_exec_path():
+def find_tmux(writable: str | None = None) -> str | None:
+    """tmux, but not one that a command could have put there which can write to a directory."""
+    for place in program_path(writable):
         path = os.path.join(place, "tmux")
         if os.access(path, os.X_OK) and os.path.isfile(path):
-            return os.path.abspath(path)
+            return path
     return None
 
 
@@ -124,11 +126,14 @@ def type_buffer(record: Record, buffer: str) -> list[str]:
     return ["load-buffer", "-b", buffer, "-", ";", *paste]
 
 
-def run(home: Home, *command: str, stdin: bytes = b"") -> bytes:
-    """Have the server do something and return what it prints."""
+def run(home: Home, record: Record | None, *command: str, stdin: bytes = b"") -> bytes:
+    """Have the server do something, for a process of its, and return what it prints."""
     import subprocess
 
-    program = find_tmux()
+    writable = None
+    if record is not None and record.sandbox is not None:
+        writable = record.sandbox.get("root") or record.cwd
+    program = find_tmux(writable)
     if program is None:
         raise KeeperError("tmux is not on the PATH any more; put it there to reach this process")
     env = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}

@@ -19,10 +19,11 @@ from __future__ import annotations
 
 import json
 
-from ._errors import HoldfastError, KeeperError
+from ._errors import BadRequest, HoldfastError, KeeperError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 PROTOCOL = 3
@@ -42,10 +43,12 @@ WAITS = frozenset(
         "agent_stop",
     }
 )
-# The longest line either end accepts: a spawn carries an environment (2 MiB at most on Linux), a
-# send up to SEND_BYTES in base64.
-LINE_LIMIT = 16 << 20
+# The longest request: while it is taken in nobody else is answered. A spawn carries arguments and
+# environment (2 MiB on most machines, never more than 6), a send up to SEND_BYTES in base64.
+REQUEST_LIMIT = 6 << 20
+ANSWER_LIMIT = 256 << 20
 SEND_BYTES = 4 << 20
+SEND_PIECE = 1 << 20  # what a client sends at once, so that others are answered in between
 
 _encoder = json.JSONEncoder(separators=(",", ":"))
 
@@ -54,27 +57,55 @@ def encode(message: dict[str, Any]) -> bytes:
     return _encoder.encode(message).encode() + b"\n"
 
 
+def encode_request(number: int, verb: str, args: dict[str, Any]) -> bytes:
+    data = encode({"id": number, "verb": verb, **args})
+    if len(data) > REQUEST_LIMIT:
+        raise too_long(f"to {verb} has {len(data) / (1 << 20):.1f} MiB")
+    return data
+
+
+def too_long(which: str = "is too long") -> BadRequest:
+    return BadRequest(
+        f"the request {which}, and the keeper takes at most {REQUEST_LIMIT >> 20} MiB at once; "
+        "pass long text in a file, or send it to the process's stdin"
+    )
+
+
 class Decoder:
-    """Bytes in, messages out; holds the part of a line that has not arrived whole."""
+    """Bytes in, messages out; holds the part of a line that has not arrived whole.
 
-    __slots__ = ("_buffer",)
+    Of a line that is too long, `overlong` gets the number of the request, and the rest of it is
+    passed over; ValueError without.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_buffer", "_limit", "_overlong", "_skipping")
+
+    def __init__(
+        self, limit: int = ANSWER_LIMIT, overlong: Callable[[int], None] | None = None
+    ) -> None:
         self._buffer = bytearray()
+        self._limit = limit
+        self._overlong = overlong
+        self._skipping = False
 
     def feed(self, data: bytes) -> list[dict[str, Any]]:
         buffer = self._buffer
+        if self._skipping:
+            _, end, data = data.partition(b"\n")
+            if not end:
+                return []
+            self._skipping = False
         if not buffer and data.endswith(b"\n"):
             lines = data.split(b"\n")  # the common case: whole lines
         else:
             buffer += data
             if b"\n" not in data:
-                if len(buffer) > LINE_LIMIT:
-                    raise ValueError("a message longer than any the protocol has")
+                if len(buffer) > self._limit:
+                    self._pass_over()
                 return []
             *lines, rest = bytes(buffer).split(b"\n")
             buffer[:] = rest
-        messages = []
+        messages: list[dict[str, Any]] = []
         for line in lines:
             if line:
                 message = json.loads(line)
@@ -82,6 +113,15 @@ class Decoder:
                     raise ValueError("a message that is not an object")
                 messages.append(message)
         return messages
+
+    def _pass_over(self) -> None:
+        if self._overlong is None:
+            raise ValueError("a message longer than any the protocol has")
+        _, _, rest = bytes(self._buffer[:40]).partition(b'{"id":')  # as `encode_request` writes it
+        number = rest.partition(b",")[0]
+        self._buffer.clear()
+        self._skipping = True
+        self._overlong(int(number) if number.isdigit() else 0)
 
 
 def check_greeting(answer: dict[str, Any], version: str) -> HoldfastError | None:

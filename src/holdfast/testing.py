@@ -66,8 +66,8 @@ def end_keeper(path: str) -> None:
         return
     client = open_client(home, None)
     try:
-        records, _ = client.store.scan()
-        if any(record.running for record in records):
+        records, _ = client.store.scan(ended=False)
+        if records:
             client.stop_all(grace=0)
         probe = try_connect(home)
         if probe is not None:

@@ -18,6 +18,7 @@ import time
 from holdfast._errors import HoldfastError
 from holdfast._home import Home, make_private_directory, open_private
 from holdfast._link import run
+from holdfast._quote import inside
 from holdfast._watch import Watch
 
 from . import _render
@@ -113,7 +114,7 @@ def do_hook(args: Namespace) -> int:
     if not events:
         return 0
     text = "\n\n".join(_render.safe_lines(event.text) for event in events)
-    sys.stderr.write(text + "\n")
+    sys.stderr.write(inside("system-reminder", text) + "\n")  # as which the agent gets it
     return WAKE
 
 
@@ -214,7 +215,7 @@ def _news(client: SyncClient, session: str, settle: float, deadline: float | Non
                 if claimed:
                     return claimed
                 continue
-            working = [process for process in client.list() if process.record.running]
+            working = client.list(ended=False)
             if not working and not any(agent.record.running for agent in client.agents()):
                 if list(client.events()):
                     continue  # it came just now

@@ -6,7 +6,7 @@ import os
 
 from . import _render
 from ._handles import find, open_for
-from ._streams import FDS, Pump, copy, tell_gap, write
+from ._streams import FDS, Pump, copy_all, tell_gap, write
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ def options_logs(parser: Parser) -> None:
         "CURSOR is a byte offset (the cursor of an earlier --json), or any name: then you get what "
         "is new since the last time that name was used. Line 0 is the first that was ever written, "
         "and lines keep their numbers; -50:50 are the last 50. With --json each stream is one "
-        "object; with -f there is one object a line. On a terminal, the output of a process that "
-        "has one asks nothing of yours and leaves it as it was."
+        "object; with -f there is one object a line. On a terminal the output asks nothing of it "
+        "and leaves it as it was; anywhere else every byte is as it was written."
     )
     parser.option("-f", "--follow", action="store_true", help="go on until the process ends")
     parser.option("-n", "--tail", metavar="N", type=int, help="only the last N lines")
@@ -104,8 +104,7 @@ def _show(args: Namespace, process: SyncProcess, stream: str) -> None:
 
         show_all(outputs)
     else:
-        for output in outputs:
-            copy(output, FDS[stream])
+        copy_all(outputs, FDS[stream])
 
 
 def _decoder(args: Namespace) -> Decoder:
@@ -135,10 +134,11 @@ class _Plain:
 
 def _plain(outputs: Iterator[Output], fd: int) -> None:
     decoder = _Plain()
+    shown = _render.shown_at(fd)
     for output in outputs:
         tell_gap(output)
-        write(fd, decoder.decode(output.data).encode())
-    write(fd, decoder.decode(b"", final=True).encode())
+        write(fd, shown(decoder.decode(output.data)).encode())
+    write(fd, shown(decoder.decode(b"", final=True)).encode())
 
 
 def _outputs(args: Namespace, process: SyncProcess, stream: str) -> Iterator[Output]:

@@ -29,10 +29,9 @@ def options_ps(parser: Parser) -> None:
 
 def do_ps(args: Namespace) -> int:
     client = open_for(args)
-    records = [process.record for process in client.list(group=args.group)]
+    listed = client.list(group=args.group, ended=args.all)
+    records = [process.record for process in listed]
     running = [record for record in records if record.running]
-    if not args.all:
-        records = running
     used = None
     if args.usage or args.json:
         from holdfast._usage import usages

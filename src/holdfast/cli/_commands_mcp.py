@@ -51,9 +51,9 @@ def options_mcp(parser: Parser) -> None:
         "--sandbox",
         nargs="?",
         const="closed",
-        choices=("closed", "network"),
+        choices=("closed", "network", "sockets", "network,sockets"),
         help="run every command in a sandbox: it can write to this directory only; =network: with "
-        "a network",
+        "a network; =sockets: with Unix sockets",
     )
     for limit, (metavar, help) in _LIMITS.items():
         parser.option(f"--{limit}", metavar=metavar, help=help)
@@ -87,6 +87,7 @@ def do_mcp(args: Namespace) -> int:
     import os
 
     from holdfast._client import checked_session
+    from holdfast._kernel import forget_variable
     from holdfast.tools import load_dialect
 
     load_dialect(args.dialect)
@@ -102,7 +103,7 @@ def do_mcp(args: Namespace) -> int:
 
         print(config_for(args.print_config, _options(args)))
         return 0
-    token = os.environ.pop("HOLDFAST_MCP_TOKEN", None)  # nothing that is started gets it
+    token = forget_variable("HOLDFAST_MCP_TOKEN")  # which nothing that is started may have
     if args.http is None and (args.token_file or args.no_token or args.allow_host):
         raise Usage("--token-file, --no-token and --allow-host are for --http")
     gc.disable()  # importing makes no garbage, and looking for it takes a tenth of the time
@@ -145,7 +146,7 @@ def _check_installed() -> None:
 
         raise Unavailable(
             "the MCP server needs the package mcp, which is not installed; "
-            "`pip install 'holdfast[mcp]'` brings it"
+            "`pip install 'holdfast-agents[mcp]'` brings it"
         )
 
 
@@ -153,12 +154,14 @@ def _broken(error: ImportError) -> Exception:
     from holdfast._errors import Unavailable
 
     return Unavailable(
-        f"the package mcp is there but does not work: {error}; `pip install -U 'holdfast[mcp]'`"
+        f"the package mcp is there but does not work: {error}; "
+        "`pip install -U 'holdfast-agents[mcp]'` may mend it"
     )
 
 
 def _confinement(args: Namespace) -> dict[str, Any]:
     """How every command is to be run, as a Toolset takes it."""
+    from holdfast import _sandbox
     from holdfast._config import SETTINGS
 
     about = {name: getattr(args, name) for name in ("pull", "network", "user") if vars(args)[name]}
@@ -177,7 +180,7 @@ def _confinement(args: Namespace) -> dict[str, Any]:
     if args.docker is not None:
         found["docker"] = {"image": args.docker, **about}
     if args.sandbox is not None:
-        found["sandbox"] = {"network": args.sandbox == "network"}
+        found["sandbox"] = _sandbox.named(args.sandbox)
     return found
 
 
@@ -192,5 +195,6 @@ def _options(args: Namespace) -> list[str]:
     for mount in args.mount:
         found += ["--mount", mount]
     if args.sandbox is not None:
-        found.append("--sandbox" if args.sandbox == "closed" else "--sandbox=network")
+        closed = args.sandbox == "closed"
+        found.append("--sandbox" if closed else f"--sandbox={args.sandbox}")
     return found + [f"--{name}" for name in ("pull", "channel") if getattr(args, name)]

@@ -55,7 +55,8 @@ def do_view(args: Namespace) -> int:
     if args.json:
         _render.show_json({"handle": process.handle, **view.public()})
     elif view.text:
-        sys.stdout.write(view.text + ("" if view.text.endswith("\n") else "\n"))
+        text = _render.shown_at(1)(view.text)
+        sys.stdout.write(text + ("" if text.endswith("\n") else "\n"))
     return 0
 
 
@@ -96,7 +97,7 @@ def do_search(args: Namespace) -> int:
     if args.json:
         _render.show_json({"handle": process.handle, **found.public()})
     elif found.text:
-        print(found.text)
+        print(_render.shown_at(1)(found.text))
     return 0 if found.count else NOTHING_FOUND
 
 
@@ -125,8 +126,8 @@ def do_stats(args: Namespace) -> int:
     if args.interval is not None:
         interval = min(duration(args.interval, "--interval"), _MOST)
     client = open_for(args)
-    processes = find_all(client, args.words) if args.words else client.list()
-    records = [process.record for process in processes if args.words or process.record.running]
+    processes = find_all(client, args.words) if args.words else client.list(ended=False)
+    records = [process.record for process in processes]
     if args.follow:
         return _follow_stats(args, client, records, max(_LEAST, interval or _OFTEN))
     found = usages(records, interval=_ONCE if interval is None else interval)
@@ -181,7 +182,7 @@ def _running_after(
         fd = watch.fileno()
         while True:
             watch.drain()
-            running = [process.record for process in client.list() if process.record.running]
+            running = [process.record for process in client.list(ended=False)]
             theirs = [record for record in running if record.handle in handles]
             left = until - time.monotonic()
             if left <= 0 or not theirs:

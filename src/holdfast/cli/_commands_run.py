@@ -28,7 +28,7 @@ from holdfast._process import YIELDED
 from . import FAILED, NOT_EXECUTABLE, NOT_FOUND, PIPE_CLOSED, TIMED_OUT, _render
 from ._handles import open_for
 from ._parser import duration, table
-from ._streams import FDS, Pump, copy, listen, on_terminal
+from ._streams import FDS, Pump, copy_all, listen, on_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -71,8 +71,9 @@ def options_run(parser: Parser) -> None:
         "--sandbox",
         nargs="?",
         const="closed",
-        choices=("closed", "network"),
-        help="write to the working directory only, see no other process; =network: with a network",
+        choices=("closed", "network", "sockets", "network,sockets"),
+        help="write to the working directory only, see no other process; =network: with a network; "
+        "=sockets: with Unix sockets",
     )
     parser.option(
         "--docker",
@@ -265,6 +266,8 @@ def _chosen(value: str | None) -> Any:
 
 
 def _spawn(client: SyncClient, args: Namespace) -> SyncProcess:
+    from holdfast import _sandbox
+
     return client.spawn(
         args.words[0] if len(args.words) == 1 else args.words,
         cwd=args.cwd,
@@ -273,7 +276,7 @@ def _spawn(client: SyncClient, args: Namespace) -> SyncProcess:
         cpu=_chosen(args.cpu),
         processes=_chosen(args.processes),
         files=_chosen(args.files),
-        sandbox={"network": args.sandbox == "network"} if args.sandbox else False,
+        sandbox=_sandbox.named(args.sandbox),
         docker=_docker(args),
         ports=args.publish,
         **common_arguments(args),
@@ -468,8 +471,7 @@ def _copy_all(process: SyncProcess, stream: str) -> None:
 
         show_all(outputs)
         return
-    for output in outputs:
-        copy(output, FDS[stream])
+    copy_all(outputs, FDS[stream])
 
 
 def _forward_input(process: SyncProcess) -> None:

@@ -185,6 +185,12 @@ def do_screen(args: Namespace) -> int:
         return 0
     text = screen.text if screen.styled is None else screen.styled
     if text:
+        if not args.colours:
+            text = _render.shown_at(1)(text)
+        elif os.isatty(1):
+            from ._sieve import Legible
+
+            text = Legible().feed(text.encode("utf-8", "replace")).decode()
         sys.stdout.write(text + ("\x1b[0m\n" if args.colours else "\n"))
     if not screen.exact:
         _render.complain(screen.note)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from holdfast import _cgroup, _sandbox
+from holdfast import _cgroup, _lockdown, _sandbox
 from holdfast._config import load_config
 from holdfast._errors import ConfigError
 from holdfast._home import Home
@@ -55,7 +55,10 @@ def contain_checks(home: Home) -> Iterator[Check]:
     yield Check("note" if rest else "ok", "limits", "; ".join(said))
     trees.clean_up(going=True)
     problem = _sandbox.problem()
-    if problem is None:
-        yield Check("ok", "sandbox", "bubblewrap works, for --sandbox")
-    else:
+    if problem is not None:
         yield Check("note", "sandbox", problem)
+    elif _lockdown.landlock_version() < _lockdown.LEAST_LANDLOCK:
+        why = "without Landlock (Linux 5.19) it can write into FIFOs of others"
+        yield Check("note", "sandbox", f"bubblewrap works, for --sandbox; {why}")
+    else:
+        yield Check("ok", "sandbox", "bubblewrap works, for --sandbox")

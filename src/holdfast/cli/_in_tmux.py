@@ -151,7 +151,7 @@ class Visit:
         if self._size is None:
             return
         try:
-            others = _tmux.run(self._client.home, "list-clients", "-t", self._target)
+            others = _tmux.run(self._client.home, None, "list-clients", "-t", self._target)
             if not others.strip() and self._process.refresh().size != self._size:
                 self._process.resize(*self._size)
         except HoldfastError:

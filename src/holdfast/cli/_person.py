@@ -13,6 +13,7 @@ import re
 import termios
 import tty
 
+from holdfast._quote import DIRECTIONS
 from holdfast._tty import get_size
 
 from ._sieve import Sieve
@@ -30,6 +31,11 @@ if TYPE_CHECKING:
 _SWITCH = re.compile(rb"\x1b\[\?(?:[0-9;]*;)?(?:47|1047|1049)(?:;[0-9;]*)?([hl])|\x1bc")
 _KEYBOARD = re.compile(rb"\x1b\[[>=][0-9;]*u")
 _COLOURS = re.compile(rb"\x1b\](?:4|5|1[0-9]);")
+# Titles, directories, marks of shells, which would stay; and what turns the direction of writing.
+_NOT_LOGGED = re.compile(
+    r"\x1b\](?:[0127]|133|633)(?:;[^\x07\x1b]*)?(?:\x07|\x1b\\)|\x1b\[2[23](?:;[0-9]*)*t"
+    rf"|[{DIRECTIONS}]"
+)
 _ORIGIN = re.compile(rb"\x1b\[\?(?:[0-9;]*;)?6(?:;[0-9;]*)?h")
 
 LEAVE_ALTERNATE = b"\x1b[?1049l"
@@ -101,11 +107,16 @@ def restore(modes: Modes, undo: bytes) -> None:
 
 def show_all(outputs: Iterable[Output]) -> None:
     """Output of a terminal, on another one: it asks nothing of that, and leaves it as it was."""
+    import codecs
+
     person, sieve = Person(), Sieve()
+    decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
     try:
         for output in outputs:
             tell_gap(output)
-            person.show(sieve.feed(output.data))
+            text = _NOT_LOGGED.sub("", decoder.decode(sieve.feed(output.data)))
+            person.show(text.encode("utf-8", "surrogateescape"))
+        person.show(decoder.decode(b"", True).encode("utf-8", "surrogateescape"))
     finally:
         write(1, person.undo())
 

@@ -10,10 +10,11 @@ import os
 import sys
 
 from holdfast._model import duration_text
+from holdfast._quote import escaped
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Any, TextIO
 
     from holdfast._model import Event, Record
@@ -28,7 +29,6 @@ STATUS_COLOURS = {
     "timed_out": "yellow",
     "lost": "red",
 }
-_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _WIDEST_NAME = 24
 _HIDDEN = "their files, ports and I/O"
 
@@ -50,23 +50,21 @@ def safe(text: str) -> str:
     """Text from outside on one line, with everything that is not printable escaped."""
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() else _escaped(c) for c in text)
-
-
-def _escaped(character: str) -> str:
-    number = ord(character)
-    if 0xDC80 <= number <= 0xDCFF:
-        number -= 0xDC00  # a byte that was not UTF-8
-    if character in _ESCAPES:
-        return _ESCAPES[character]
-    if number < 0x100:
-        return f"\\x{number:02x}"
-    return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
+    return "".join(c if c.isprintable() else escaped(c) for c in text)
 
 
 def safe_lines(text: str) -> str:
     """As `safe`, for text of several lines."""
     return "\n".join(safe(line) for line in text.split("\n"))
+
+
+def shown_at(fd: int) -> Callable[[str], str]:
+    """How text of several lines is put there: as it is, but on a terminal without controls."""
+    if not os.isatty(fd):
+        return str
+    from holdfast._quote import legible
+
+    return legible
 
 
 def width_of(text: str) -> int:
@@ -230,7 +228,8 @@ def _sandbox_text(record: Record) -> str | None:
         return None
     where = record.sandbox.get("root") or record.cwd
     network = "with the network" if record.sandbox.get("network") else "no network"
-    return f"{network}, {where} can be written to"
+    sockets = ", with Unix sockets" if record.sandbox.get("sockets") else ""
+    return f"{network}{sockets}, {where} can be written to"
 
 
 def _limits_text(record: Record) -> str | None:

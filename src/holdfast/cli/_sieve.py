@@ -11,12 +11,18 @@ what ends a string, whether characters of eight bits count. So output is taken a
 states of our own, and nothing of a sequence is passed on before it is complete and known to be
 harmless; then it is written anew, in the one form that all terminals read alike. What is dropped is
 dropped whole, and what stood around it cannot become a sequence: outside of them no escape passes.
+
+Output that is only to be read is looked at once more (`Legible`): of the sequences nothing is left
+but colours, as other output has no business with the rest.
 """
 
 from __future__ import annotations
 
+import codecs
 import re
 from functools import lru_cache
+
+from holdfast._quote import DIRECTIONS, escaped
 
 _ESC, _BEL, _DEL, _LEAD = 0x1B, 0x07, 0x7F, 0xC2
 _TEXT, _ESCAPE, _CSI, _OSC, _STRING = range(5)
@@ -221,6 +227,45 @@ class Sieve:
         elif byte != _IDENTIFY_C1:
             out.append(bytes((lead, byte)))
         return at + 1
+
+
+# Of what has passed: colours, and erasing the rest of a line, as progress bars do. Everything else
+# goes, also control characters; what turns the direction of writing shows that it was there.
+_LEFT = re.compile(
+    r"(?P<stays>\x1b\[[0-9;:]*[mK])"
+    r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b\[[ -?]*[@-~]?|\x1b[ -/]*[0-~]?"
+    r"|[\x00-\x06\x0b\x0c\x0e-\x1f\x7f-\x9f]"
+    rf"|(?P<turns>[{DIRECTIONS}])"
+)
+_RESET = "\x1b[0m"
+_RESETS = ("\x1b[m", _RESET)
+
+
+class Legible:
+    """Output as text and colours, for a terminal that it is only read at."""
+
+    __slots__ = ("_coloured", "_decoder", "_sieve")
+
+    def __init__(self) -> None:
+        self._sieve = Sieve()
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._coloured = False
+
+    def feed(self, data: bytes) -> bytes:
+        """What may be shown now; of a sequence or a character, only when it is whole."""
+        return _LEFT.sub(self._left, self._decoder.decode(self._sieve.feed(data))).encode()
+
+    def rest(self) -> bytes:
+        """What waited for more, when there is no more, and the colours as they were."""
+        end = _LEFT.sub(self._left, self._decoder.decode(b"", True))
+        return (end + _RESET * self._coloured).encode()
+
+    def _left(self, found: re.Match[str]) -> str:
+        if stays := found["stays"]:
+            if not stays.endswith("K"):
+                self._coloured = stays not in _RESETS
+            return stays
+        return escaped(found["turns"]) if found["turns"] else ""
 
 
 def _end(run: re.Pattern[bytes], data: bytes, at: int) -> int:

@@ -1,4 +1,4 @@
-"""Bytes of output to our own stdout and stderr, as they are; and signals to us."""
+"""Output to our own stdout and stderr; and signals to us."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from holdfast._output import Output
+
+    from ._sieve import Legible
 
 FDS = {"stdout": 1, "stderr": 2}
 
@@ -42,9 +44,20 @@ def tell_gap(output: Output) -> None:
         )
 
 
-def copy(output: Output, fd: int) -> None:
-    tell_gap(output)
-    write(fd, output.data)
+def copy_all(outputs: Iterable[Output], fd: int) -> None:
+    """Output as it is; on a terminal, of which it must ask nothing, text and colours."""
+    screen: Legible | None = None
+    if os.isatty(fd):
+        from ._sieve import Legible
+
+        screen = Legible()
+    try:
+        for output in outputs:
+            tell_gap(output)
+            write(fd, output.data if screen is None else screen.feed(output.data))
+    finally:
+        if screen is not None:
+            write(fd, screen.rest())
 
 
 def listen(numbers: Iterable[int], tell: Callable[[int], object]) -> Callable[[], None]:

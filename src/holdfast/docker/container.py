@@ -6,6 +6,7 @@ import json
 import os
 import time
 
+from . import cover
 from .engine import Engine, EngineError
 from .frames import nanoseconds
 from .link import put_request_on_shelf
@@ -162,7 +163,7 @@ def request(spec: dict[str, Any], ports: list[Port]) -> dict[str, Any]:
     ]
     if not any(os.path.normpath(mount["Target"]) == os.path.normpath(cwd) for mount in mounts):
         mounts.insert(0, _mount(cwd, cwd, False))
-    host["Mounts"] = mounts + _hidden(spec["home"], mounts)
+    host["Mounts"] = mounts + _protected(spec, mounts)
     if network:
         host["NetworkMode"] = network
     if ports and network != "host":
@@ -182,28 +183,67 @@ def request(spec: dict[str, Any], ports: list[Port]) -> dict[str, Any]:
     return body
 
 
-def _hidden(home: str, mounts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What covers the keeper's home where it would be seen: there is no way to it from inside."""
-    home, found = os.path.realpath(home), []
+def _protected(spec: dict[str, Any], mounts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What keeps homes of keepers out of reach, and in place what the next container is given.
+
+    In mounts that were asked for, that is our home alone; in the working directory every one.
+    """
+    every = [spec["home"], *spec["homes"]]
+    writable = [mount["Source"] for mount in mounts if not mount["ReadOnly"]]
     for mount in mounts:
-        source = os.path.realpath(mount["Source"])
-        if _is_within(source, home):
-            raise Refused(
+        if any(cover.is_within(_real(mount["Source"]), _real(home)) for home in every):
+            raise _bad(
                 f"{mount['Source']} is in holdfast's own home, which no container gets to see; "
-                "give another directory",
-                "bad_directory",
+                "give another directory"
             )
-        if _is_within(home, source):
-            target = os.path.normpath(f"{mount['Target']}/{os.path.relpath(home, source)}")
-            over = [other for other in mounts if _is_within(target, other["Target"])]
-            if max(over, key=lambda other: len(os.path.normpath(other["Target"]))) is mount:
+        _check_link(mount["Source"], writable)
+    found = []
+    for mount in mounts:
+        source = _real(mount["Source"])
+        working = source == _real(spec["cwd"])
+        homes = every if working else every[:1]
+        if not mount["ReadOnly"]:
+            _check_homes(homes, source)
+        covered = [home for home in homes if os.path.exists(home)]
+        fixed = spec["fixed"] if working else []
+        sources = [other["Source"] for other in mounts]
+        for how, path in cover.mounts(source, covered, fixed, sources):
+            inner = os.path.relpath(path, source)
+            target = os.path.normpath(f"{mount['Target']}/{inner}")
+            over = [other for other in mounts if cover.is_within(target, other["Target"])]
+            if max(over, key=lambda other: len(os.path.normpath(other["Target"]))) is not mount:
+                continue
+            if how == "cover":
                 found.append({"Type": "tmpfs", "Target": target})
+            elif not mount["ReadOnly"]:
+                found.append(_mount(path, target, how == "fix"))
     return found
 
 
-def _is_within(path: str, directory: str) -> bool:
-    directory = os.path.normpath(directory)
-    return os.path.commonpath((directory, path)) == directory
+def _check_homes(homes: list[str], source: str) -> None:
+    """They can be covered in a directory that is written to."""
+    for home in homes:
+        _check_link(home, [source])
+        why = cover.make(home) if cover.is_within(_real(home), source) else None
+        if why is not None:
+            raise _bad(f"the home {home} cannot be covered: {why}; give another directory")
+
+
+def _check_link(path: str, writable: list[str]) -> None:
+    link = cover.loose_link(path, writable)
+    if link is not None:
+        raise _bad(
+            f"the way to {path} goes through the link {link}, which a container could turn "
+            f"elsewhere; name it {_real(path)}, or leave it out"
+        )
+
+
+def _bad(why: str) -> Refused:
+    return Refused(why, "bad_directory")
+
+
+def _real(path: str) -> str:
+    return os.path.realpath(path)
 
 
 def _mount(source: str, target: str, read_only: bool) -> dict[str, Any]:

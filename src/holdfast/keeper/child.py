@@ -34,6 +34,7 @@ _HELD_BACK = "output is held back: "
 _LOST = "its log was deleted while it ran, and only the end of it could be kept"
 _NOTE_DELAY = 0.02
 _LINGER = 0.0003
+_UNCOUNTED = 1 << 20  # bytes by which the kernel may be behind with what a process has
 _SELECTABLE = 1024  # what select can wait for; poll counts in milliseconds
 
 
@@ -85,6 +86,7 @@ class Child:
         "_died",
         "_doors",
         "_settling",
+        "_unwatched",
     )
 
     def __init__(
@@ -130,28 +132,35 @@ class Child:
         self._died = (0.0, 0.0)
         self._doors: list[int] = []  # so that no FIFO hangs up between two runners
         self._settling = False
+        self._unwatched = False  # its output is to be watched, and is not yet
         self.writers: list[LogWriter] = []
         self.pumps: list[Pump] = []
 
     def watch_output(self, *, new: bool = False) -> None:
+        """Begin to, or go on where that failed half-way."""
         record = self.record
         if not new and record.running:
             self._look_again()
-        self._open_doors()
+        self._unwatched = new
+        if not self._doors:
+            self._open_doors()
         streams = [(self.held.out, "stdout")]
         if record.err_log is not None:
             streams.append((self.held.err, "stderr"))
         for fd, stream in streams:
+            path = self._store.home.log(record.handle, stream)
+            writer = next((each for each in self.writers if each.path == path), None)
             try:
-                writer = log_writer(self._store.home, record, stream, new=new)
+                if writer is None:
+                    writer = log_writer(self._store.home, record, stream, new=new)
+                    self.writers.append(writer)
             except (OSError, StoreError) as error:
                 # Somebody put something else in its place. The process goes on, and waits if it
                 # writes more than its FIFO holds; everything but its output is as ever.
                 say(f"{record.handle}: its log cannot be written: {error}")
                 record.notes.append(f"its {stream} is not logged: {error}")
                 continue
-            self.writers.append(writer)
-            if fd >= 0:
+            if fd >= 0 and not any(pump.fd == fd for pump in self.pumps):
                 pump = Pump(
                     self.loop,
                     fd,
@@ -164,6 +173,7 @@ class Child:
                     tank=self.held.tank,
                 )
                 self.pumps.append(pump)
+        self._unwatched = False
 
     def restore(self, *, damaged: bool = False) -> None:
         """Make again what was deleted of its files while it runs, or replaced by something else.
@@ -236,7 +246,8 @@ class Child:
         return sizes
 
     def watch_end(self) -> None:
-        self.loop.add(self.held.pidfd, IN, self._ended)
+        if self.note is None and self.held.pidfd >= 0:
+            self.loop.add(self.held.pidfd, IN, self._ended)
 
     # -- the end -------------------------------------------------------------------------------
 
@@ -346,6 +357,7 @@ class Child:
             note = runner.ended(self._store, self.record, note)
         else:
             note.out_of_memory = self._out_of_memory(note)
+            note.peak_memory_bytes = self._peak_memory(note)
         if self._full:
             self.record.notes.append("the disk was full while it ran: its output came late")
         self.note = note
@@ -358,6 +370,18 @@ class Child:
                 self._store.restore(self.record)
         except (OSError, StoreError) as error:
             say(f"{self.record.handle}: {error}")  # delivery will try again
+
+    def _peak_memory(self, note: ExitNote) -> int | None:
+        """Of its group, or of one process; None for so little that it may have been the keeper's.
+
+        The kernel counts what a process had before exec, too, and that was ours.
+        """
+        together = _cgroup.peak_memory(self.record.cgroups)
+        if together is not None:
+            return together
+        alone, floor = note.peak_memory_bytes, self.record.memory_floor
+        floor = (floor or _kernel.own_peak_memory()) + _UNCOUNTED
+        return alone if alone is not None and alone > floor else None
 
     def _out_of_memory(self, note: ExitNote) -> bool:
         if self.record.stop is not None or (note.signal is None and note.code in (0, None)):
@@ -389,6 +413,11 @@ class Child:
             self.waiters.remove(waiter)
 
     def _drain(self) -> None:
+        if self._unwatched:
+            try:
+                self.watch_output(new=True)
+            except OSError as error:
+                say(f"{self.record.handle}: what it wrote is lost: {error}")
         for pump in list(self.pumps):
             pump.drain()
 

@@ -50,7 +50,7 @@ class Connection:
     ) -> None:
         self._loop = loop
         self.socket = end
-        self._decoder = _wire.Decoder()
+        self._decoder = _wire.Decoder(_wire.REQUEST_LIMIT, self._too_long)
         self._unsent = bytearray()
         self._on_message = on_message
         self._on_close = on_close
@@ -89,6 +89,9 @@ class Connection:
             # Whoever hangs up upon an acknowledgement did not take it back.
             if not self.closed or message.get("verb") in _UNANSWERED:
                 self._on_message(self, message)
+
+    def _too_long(self, number: int) -> None:
+        self.refuse(number, _wire.too_long())
 
     # -- answers -------------------------------------------------------------------------------
 

@@ -115,11 +115,12 @@ class Channel:
     worker does once for many; waking it for each would cost more than starting the process.
     """
 
-    __slots__ = ("_nudge", "_guard", "_socket", "_unheard")
+    __slots__ = ("_nudge", "_nudges", "_guard", "_socket", "_unheard")
 
     def __init__(self, end: socket.socket, nudge: int, guard: int) -> None:
         self._socket = end
         self._nudge = nudge
+        self._nudges = 0
         self._guard = guard  # a pidfd
         self._unheard = 0
 
@@ -175,6 +176,10 @@ class Channel:
         """True while the guard has not taken in the last nudge."""
         return _kernel.unread(self._nudge) > 0
 
+    def heard(self) -> int:
+        """A number that changes whenever the guard takes in nudges, however late."""
+        return self._nudges - _kernel.unread(self._nudge)
+
     def guard_lives(self) -> bool:
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
@@ -193,7 +198,7 @@ class Channel:
         """Have the guard take in what it was told."""
         self._unheard = 0
         try:
-            os.write(self._nudge, b"n")
+            self._nudges += os.write(self._nudge, b"n")
         except OSError:
             return  # gone, which the socket will say; or nudged so often that it is awake anyway
 

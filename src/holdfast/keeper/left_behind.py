@@ -194,6 +194,7 @@ def _move(worker: Worker, old: str, new: str, handles: list[str]) -> None:
             record = worker.store.load(handle) if child is None else child.record
             if record.session == old:
                 _move_record(worker, record, new)
+            worker.index.moved(record)  # also where a worker was killed before it could
         except (NotFound, FileNotFoundError):
             continue
         except StoreError as error:

@@ -6,7 +6,10 @@ that was checked against the start time. This is looked for again until nothing 
 at all processes of the machine serves everything that is being cleared at the time.
 
 Without a control group they are stopped (SIGSTOP) before they are killed, until a look finds nobody
-who runs: what is at its limit of processes could else fork as fast as it is killed.
+who runs: what is at its limit of processes could else fork as fast as it is killed. Whoever forks
+and exits all the time is somewhere else before a look at the whole machine has come to it. But each
+time it is an orphan, and so a child of ours: these are looked at again and again, and stopped at
+once, before anything else is asked of them.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ _LOOK_FIRST, _LOOK_EVERY, _LOOK_POLITELY, _LOOK_AGAIN = 0.001, 0.01, 0.15, 0.1
 _TOGETHER = 0.005
 _FORCED_PATIENCE = 2.0
 _HOLD_ROUNDS = 10
+_CHASE, _STILL = 0.03, 3  # seconds that others wait for a chase; rounds in which nobody moved
 _QUIET_LOOKS = 3
 _MOST_TOLD = 100
 
@@ -159,7 +163,7 @@ class Clearing:
 class Clearings:
     """All that is being cleared."""
 
-    __slots__ = ("_all", "_foreign", "_loop", "_members", "_timer")
+    __slots__ = ("_all", "_foreign", "_loop", "_members", "_missed", "_timer")
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
@@ -167,6 +171,7 @@ class Clearings:
         self._timer: Timer | None = None
         self._foreign: dict[int, int] = {}  # the marks of other users' processes
         self._members: dict[int, list[_kernel.Stat]] | None = None
+        self._missed: set[Left] = set()  # of whom somebody was there, and gone in that moment
 
     def begin(self, clearing: Clearing) -> None:
         self._all.append(clearing)
@@ -222,6 +227,7 @@ class Clearings:
     def _find(self, due: list[Clearing]) -> dict[Clearing, list[_kernel.Stat]]:
         found: dict[Clearing, list[_kernel.Stat]] = {each: [] for each in due}
         looks: tuple[dict[Left, Clearing], dict[Left, Clearing]] = ({}, {})
+        self._missed.clear()
         for each in due:
             if each.told.forced and not _cgroup.empty(each.groups):
                 found[each] = living(_cgroup.members(each.groups))  # enough, as long as they die
@@ -234,11 +240,13 @@ class Clearings:
         return found
 
     def _leftovers(self, lefts: list[Left], orphans: bool = False) -> Found:
-        return leftovers(lefts, orphans=orphans, foreign=self._foreign) if lefts else []
+        if not lefts:
+            return []
+        return leftovers(lefts, orphans=orphans, foreign=self._foreign, missed=self._missed)
 
     def _is_over(self, each: Clearing, found: list[_kernel.Stat], now: float) -> bool:
         """Whether that was the last look; else when the next one is due."""
-        if found or not _cgroup.empty(each.groups):
+        if found or not self._missed.isdisjoint(each.lefts) or not _cgroup.empty(each.groups):
             each.quiet = 0
             over = now - each.forced_at > _FORCED_PATIENCE
         else:
@@ -263,7 +271,14 @@ class Clearings:
                 each.forced_at = min(each.forced_at, now)
                 each.told.forced = True
                 forced[each] = self._kill_groups(each, processes)
-        self._hold_and_kill({each: outside for each, outside in forced.items() if outside})
+        missed = self._missed
+        self._hold_and_kill(
+            {
+                each: outside
+                for each, outside in forced.items()
+                if outside or not missed.isdisjoint(each.lefts)
+            }
+        )
 
     def _kill_groups(self, each: Clearing, found: list[_kernel.Stat]) -> list[_kernel.Stat]:
         """Kill who is in its control groups; those are left that are not."""
@@ -278,16 +293,45 @@ class Clearings:
         owners = {left: each for each in forced for left in each.lefts}
         found = [(each, process) for each, processes in forced.items() for process in processes]
         held: set[tuple[int, int]] = set()
-        for _ in range(_HOLD_ROUNDS):
+        orphans: set[int] = set()
+        for _ in range(_HOLD_ROUNDS if owners else 0):
             new = [entry for entry in found if (entry[1].pid, entry[1].start_time) not in held]
-            if not new:
-                break
             for each, process in new:
                 held.add((process.pid, process.start_time))
                 each.signal(process, signal.SIGSTOP, tell=False)
+            if not _hold_orphans({left.number for left in owners}, orphans) and not new:
+                break
             found = [(owners[left], process) for left, process in self._leftovers(list(owners))]
         for each, process in found:
             each.signal(process, signal.SIGKILL)
+
+
+def _hold_orphans(numbers: set[int], known: set[int]) -> bool:
+    """Stop those who carry one of these marks and came to us as orphans; True if any ran.
+
+    Who is `known` was seen before; nobody is reaped meanwhile, so its pid is nobody else's.
+    """
+    until = time.monotonic() + _CHASE
+    held, still = False, 0
+    while still < _STILL and time.monotonic() < until:
+        still += 1
+        orphans = _kernel.children() + _kernel.children(os.getppid())
+        for pid in reversed(orphans):  # the youngest first, before they are gone
+            if pid in known:
+                continue
+            try:
+                pidfd = os.pidfd_open(pid)
+            except OSError:
+                continue
+            try:
+                known.add(pid)
+                if _kernel.marked_number(pid) in numbers:
+                    _kernel.send_signal(pidfd, signal.SIGSTOP)
+                    if living([pid]):
+                        held, still = True, 0
+            finally:
+                os.close(pidfd)
+    return held
 
 
 def living(pids: list[int]) -> list[_kernel.Stat]:
@@ -296,9 +340,16 @@ def living(pids: list[int]) -> list[_kernel.Stat]:
 
 
 def leftovers(
-    lefts: list[Left], *, orphans: bool = False, foreign: dict[int, int] | None = None
+    lefts: list[Left],
+    *,
+    orphans: bool = False,
+    foreign: dict[int, int] | None = None,
+    missed: set[Left] | None = None,
 ) -> Found:
-    """Living processes that ended processes left behind; or those that came to us as orphans."""
+    """Living processes that ended processes left behind; or those that came to us as orphans.
+
+    Who was there and was gone in the next moment is `missed`: there may be another one of it.
+    """
     for left in lefts:
         left.notice_another()
     numbers = {left.number: left for left in lefts}
@@ -321,6 +372,8 @@ def leftovers(
         if whose is None and (number or not pids):
             continue  # another process's
         process = _kernel.stat(pid)
+        if process is None and whose is not None and missed is not None:
+            missed.add(whose)
         if process is None or process.state in "ZX":
             continue
         if whose is None and process.start_time >= born:

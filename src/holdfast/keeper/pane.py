@@ -70,6 +70,9 @@ def _become(home: str, handle: str, token: str, stays: int) -> int:
     os.chdir(home)  # the way to a socket whose path is too long for an address
     keeper = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     keeper.connect("keeper.sock")
+    peer = keeper.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)  # pid, uid, gid
+    if int.from_bytes(peer[4:8], sys.byteorder) != os.geteuid():
+        return 125  # no keeper of ours, so nothing to do as it says
     keeper.sendall(_line({"pane": handle, "token": token}))
     answer = b""
     while not answer.endswith(b"\n"):

@@ -23,7 +23,7 @@ import signal
 import time
 
 from .. import _kernel, _tmux
-from .._home import replace_private
+from .._home import replace_private, unlink
 from .._model import ExitNote, signal_name
 from .guard import note_of
 from .journal import say
@@ -225,7 +225,8 @@ class PaneEnd:
             size = _tmux.Captured(screen).size
             if size != record.size:
                 record.resized(self._log_size(), *size)
-            replace_private(self._worker.home.screen(record.handle), screen)
+            if os.path.exists(self._worker.home.meta(record.handle)):  # not removed meanwhile
+                replace_private(self._worker.home.screen(record.handle), screen)
         except (OSError, ValueError) as error:
             say(f"{record.handle}: its screen cannot be saved: {error}")
 
@@ -276,3 +277,5 @@ class PaneEnd:
         self._tmux.forget(child.record.handle)
         if child.note is None:
             child.settle_strange()
+            if child.record.pid is not None:  # else that file is what says that it came to be
+                unlink(self._worker.home.begun(child.record.handle))

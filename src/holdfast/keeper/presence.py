@@ -20,14 +20,13 @@ that was killed would be missed for as long.
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import socket
 import stat
 import struct
 import time
 
-from .. import _kernel
+from .. import _index, _kernel
 from .._errors import HoldfastError
 from .._home import Home, open_private, unlink
 from .._start import locked
@@ -182,6 +181,8 @@ class Presence:
                     return False
                 write_lock(lock, os.getppid(), ready=True)
                 self._worker.replace("lock", lock)
+                if self._worker.serving:
+                    self._worker.index.complete()  # which the old one said
             finally:
                 os.close(lock)
         self._rival = False
@@ -240,10 +241,8 @@ def write_lock(lock: int, guard: int, *, ready: bool) -> None:
         "version": __version__,
         "ready": ready,
     }
-    text = json.dumps(said).encode() + b"\n"
     try:
-        os.pwrite(lock, text, 0)
-        os.ftruncate(lock, len(text))
+        _index.write_lock(lock, said)
     except OSError as error:
         say(f"the lock cannot be written to: {error}")  # it is held all the same
 

@@ -4,14 +4,14 @@ DESIGN. The process holds its FIFO open for reading and writing, so it never bre
 the process waits. The pump splices what is there into the log, where only the pump writes. From a
 terminal it splices into a pipe that the guard holds too, the tank, and from there into the log: so
 at no moment is output in our memory alone, to be lost with us. When
-the log passes its cap the head is freed: first the head file says where the log now begins, then
-the blocks go back to the file system, so a reader that looks at the head after reading knows what
-to throw away. A pump killed between the two leaves blocks that the next freeing returns.
+the log has passed its cap by a mebibyte (or an eighth, if that is less) its head is freed before
+more is written: first the head file says where the log now begins, then the blocks go back to the
+file system, so a reader that looks at the head after reading knows what to throw away. A pump
+killed between the two leaves blocks that the next freeing returns.
 
 Lines keep their numbers for good, so in the same write the head also says how many line ends there
-were before. They are counted in what is freed next and nowhere else, a little of it for each piece
-that comes in: at no moment does anybody wait for a long count. What was counted is in our memory
-until it is freed; the next pump counts it again if we are killed.
+were before. They are counted in what is freed and nowhere else, and that is little at a time: at no
+moment does anybody wait for a long count.
 
 Where the file system cannot punch holes the log is rotated instead: first the head says that what
 is in ``.log.old`` is gone, then ``.log`` takes its name and a new one begins. While that happens
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 _BLOCK = 4096
 _PIECE = 1 << 20
 _TURN = 1 << 20  # bytes moved before others get their turn
-_FREE_STEP = 32 << 20
 # Of a log that somebody deleted: bytes that are kept, and bytes of which the lines are counted.
 _RESTORED, _COUNTED_AT_ONCE = 4 << 20, 64 << 20
+_MARGIN = 1 << 20  # how far a log may pass its cap
 _COUNTED = 2 << 20  # bytes whose lines are counted at a time, twice what comes in
 _COUNT_PIECE = 1 << 16
 _COPY_PIECE = 1 << 16
@@ -75,6 +75,7 @@ class LogWriter:
         "_can_punch",
         "can_splice",
         "_due",
+        "_full",
         "_punched",
         "_tally",
     )
@@ -133,6 +134,7 @@ class LogWriter:
 
         Only while `can_splice`: a file system may refuse to take pages from pipes.
         """
+        limit = min(limit, self._room)
         try:
             moved = os.splice(source, self._fd, limit, offset_dst=self.size - self._head.base)
         except OSError as error:
@@ -147,42 +149,41 @@ class LogWriter:
         """Write all of it; on an error `size` says how much of it is there."""
         view = memoryview(data)
         while view:
-            written = os.pwrite(self._fd, view, self.size - self._head.base)
+            written = os.pwrite(self._fd, view[: self._room], self.size - self._head.base)
             self._grew(written)
             view = view[written:]
 
+    @property
+    def _room(self) -> int:
+        """How much can be written before something has to be freed."""
+        return max(_BLOCK, self._full - self.size)
+
     def _grew(self, by: int) -> None:
         self.size += by
-        if self.size > self._due:
+        if self.size >= self._due:
             self._keep_cap()
 
     def _plan(self) -> None:
         """The size at which something is to be done about the cap."""
         if self._can_punch:
-            counted, freed = self._tally.offset + _PIECE, self._head.begin + self._step
-            self._due = self.cap + min(counted, freed)
+            self._full = self._due = self._head.begin + self.cap + min(_MARGIN, self.cap // 8)
             return
         # Rotated, the two files are half the cap each; so that is when one has to know.
-        self._due = self._head.base + self.cap // 2
+        self._full = self._due = self._head.base + self.cap // 2
         if self._tally.offset < self._head.base:
             self._due = min(self._due, self.size + _PIECE)
-
-    @property
-    def _step(self) -> int:
-        return max(_BLOCK * 16, min(_FREE_STEP, self.cap // 8))
 
     def _keep_cap(self) -> None:
         if self._can_punch is None:
             self._ask()
             self._plan()
-            if self.size <= self._due:
+            if self.size < self._due:
                 return
         if self._can_punch:
-            self._count((self.size - self.cap) // _BLOCK * _BLOCK, _COUNTED)
-            if self.size > self._head.begin + self.cap + self._step:
-                self._free()
+            self._count((self.size - self.cap) // _BLOCK * _BLOCK, self.size)
+            self._free()
         if not self._can_punch:
-            if self.size > self._head.base + self.cap // 2:
+            if self.size >= self._head.base + self.cap // 2:
                 self._rotate()
             else:
                 self._count(self._head.base, _COUNTED)

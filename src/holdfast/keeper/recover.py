@@ -8,6 +8,10 @@ DESIGN. No file may keep a worker from its work. A record that cannot be read is
 process lives, in the guard's hands or by the mark in its environment, it is kept all the same, with
 a record written anew: from what the guard was told when it began, or from what can still be read of
 the old one. So is a process whose record was deleted, or says that it has ended.
+
+Records of processes that have ended, with nothing left to be done for them, are known by their
+names (`_index`). They are looked at afterwards, a few at a time while others are answered: one that
+is damaged, or not what its name says, is seen to like the others then.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from .. import _cgroup, _kernel
 from .._errors import NotFound, StoreError
 from .._home import read_private
 from .._model import DEFAULT_SESSION, ExitNote, Record, signal_number
+from .._watches import is_live
 from . import adopt, runner
 from .files import is_for_now
 from .journal import say
@@ -30,26 +35,28 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from .._index import Ended
     from .guard import Held
     from .worker import Worker
 
 _BRIEF = 8192  # bytes of a record that the guard is told
 _SHORT = 200
+_AT_ONCE = 50
+_PAUSE = 0.002
+_AGAIN = 1.0
 _RESTORED = "its record was damaged or deleted, and written anew"
 
 
 def recover(worker: Worker) -> None:
     table = worker.guard.table
-    running: list[Record] = []
-    ended: list[Record] = []
     worker.store.clean_up()
     worker.delivery.gatherings.load()
+    settled = worker.index.take_up(worker.store.handles())
+    # What the guard holds may be settled by its name alone.
+    unsure = [*worker.index.unsure, *(each.handle for each in settled if each.handle in table)]
+    settled = [each for each in settled if each.handle not in table]
     worker.adoptions.take_up()
-    for handle in worker.store.handles():
-        worker.loop.alive()
-        record = _loaded(worker, handle, table.get(handle))
-        if record is not None:
-            (running if record.running else ended).append(record)
+    running, ended = _look_at(worker, unsure)
     known = {record.handle for record in (*running, *ended)}
     for handle, held in table.items():
         if handle not in known and _lives(held):
@@ -57,12 +64,15 @@ def recover(worker: Worker) -> None:
             if record is not None and _write_anew(worker, record):
                 running.append(record)
     # First those that had ended: what ends now is newer than they are, and forgotten after them.
-    for record in sorted(ended, key=lambda record: record.ended_at or ""):
+    worker.shelf.take_up(settled, ended)
+    for record in ended:
         worker.loop.alive()
-        worker.shelf.put(record)
         _carefully(worker, record, table.get(record.handle), _ended)
     for record in running:
+        worker.loop.alive()
         _carefully(worker, record, table.get(record.handle), _running)
+    worker.index.complete()
+    _look_at_settled(worker, settled)
     for handle, held in table.items():
         if handle not in worker.children:
             worker.tell("forget", handle)
@@ -78,6 +88,62 @@ def recover(worker: Worker) -> None:
     kept = [child.record for child in worker.children.values()]
     worker.containment.clean_up(path for record in kept for path in record.cgroups)
     worker.tell("recovered")
+
+
+def _look_at(worker: Worker, handles: list[str]) -> tuple[list[Record], list[Record]]:
+    """Their records, oldest first: of those that run, and of those that have ended."""
+    running: list[Record] = []
+    ended: list[Record] = []
+    for handle in handles:
+        worker.loop.alive()
+        record = _loaded(worker, handle, worker.guard.table.get(handle))
+        if record is None:
+            continue
+        worker.index.add(handle, record.session)
+        (running if record.running else ended).append(record)
+    running.sort(key=lambda record: record.started_at)
+    ended.sort(key=lambda record: record.ended_at or "")
+    return running, ended
+
+
+def _look_at_settled(worker: Worker, settled: list[Ended]) -> None:
+    """A few of them now, the others later."""
+    for each in settled[:_AT_ONCE]:
+        if worker.shelf.has(each.session, each.handle) and each.handle not in worker.children:
+            try:
+                _look_at_one(worker, each)
+            except StoreError:  # out of descriptors or memory
+                worker.loop.after(_AGAIN, lambda: _look_at_settled(worker, settled))
+                return
+    if rest := settled[_AT_ONCE:]:
+        worker.loop.after(_PAUSE, lambda: _look_at_settled(worker, rest))
+
+
+def _look_at_one(worker: Worker, settled: Ended) -> None:
+    handle = settled.handle
+    try:
+        record = worker.store.load(handle)
+    except StoreError as error:
+        _unreadable(worker, handle, None, error)
+        worker.shelf.take(settled.session, handle)
+        return
+    except NotFound:
+        worker.forget(settled.session, handle)
+        return
+    if record.running or _is_unfinished(worker, record):
+        worker.shelf.take(settled.session, handle)
+        worker.index.add(handle, record.session)
+        worker.delivery.take_up_watches(record)
+        if record.running:
+            _carefully(worker, record, None, _running)
+        else:
+            worker.shelf.put(record)
+            _carefully(worker, record, None, _ended)
+
+
+def _is_unfinished(worker: Worker, record: Record) -> bool:
+    left = any(is_live(watch) for watch in record.watches)
+    return left or not record.told or os.path.exists(worker.home.fifo(record.handle))
 
 
 def _carefully(
@@ -104,6 +170,7 @@ def _loaded(worker: Worker, handle: str, held: Held | None) -> Record | None:
     except StoreError as error:
         return _unreadable(worker, handle, held, error)
     except NotFound:
+        worker.index.drop(handle)
         return None
     if not record.running and held is not None and _lives(held):
         say(f"{handle}: its record says that it has ended, and it has not")
@@ -123,6 +190,7 @@ def _unreadable(worker: Worker, handle: str, held: Held | None, error: StoreErro
         raise error  # out of descriptors or memory: the guard will try again with another worker
     say(str(error))
     if error.detail.get("newer"):
+        worker.index.add(handle, None)
         return None
     record = None
     if held is not None and _lives(held):
@@ -317,6 +385,7 @@ def _ended(worker: Worker, record: Record, held: Held | None) -> None:
     worker.watching.take_up_ended(record)
     if held is None:
         if record.told and not os.path.exists(worker.home.fifo(record.handle)):
+            worker.settle(record)
             return
         held = adopt.readers_only(worker.home, record)
     child = worker.add_child(record, held)

@@ -1,4 +1,8 @@
-"""Finished processes, until they are forgotten: by count, oldest first, or by time after a look."""
+"""Finished processes, until they are forgotten: by count, oldest first, or by time after a look.
+
+Of each no more is known here than when it may be forgotten: there may be very many of them. They
+are looked at when that time has come, a few in each turn of the loop.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +10,37 @@ import os
 import shutil
 import time
 
-from .. import _cgroup, _kernel
+from .. import _cgroup
 from .._errors import NotFound, StoreError
 from .._home import Home
+from .._index import Ended, seconds_of
 from .._model import Record
 from .._store import Store
 from .journal import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from .loop import Loop, Timer
 
 _SESSION_KEPT = 7 * 86400.0
 _SHRED_STEP = 32 << 20
 _AGAIN = 60.0
+_AT_ONCE = 50  # forgotten or looked at before others have their turn
+
+
+class _Kept:
+    __slots__ = ("due", "ended", "handle", "retention", "session")
+
+    def __init__(self, session: str, handle: str, ended: float, retention: float) -> None:
+        self.session, self.handle = session, handle
+        self.ended, self.retention = ended, retention
+        self.due = ended + retention  # in wall seconds; later, if somebody has looked since
 
 
 class Shelf:
-    __slots__ = ("_forget", "_groups", "_handles", "_home", "_loop", "_store", "_timer")
+    __slots__ = ("_forget", "_groups", "_home", "_kept", "_loop", "_store", "_timer", "_unseen")
 
     def __init__(
         self, home: Home, store: Store, loop: Loop, forget: Callable[[str, str], None]
@@ -34,22 +49,33 @@ class Shelf:
         self._store = store
         self._loop = loop
         self._forget = forget  # (session, handle): delete every trace but the session's events
-        # session -> handles and when they ended, oldest first
-        self._handles: dict[str, dict[str, tuple[bool, float, str]]] = {}
+        self._kept: dict[str, dict[str, _Kept]] = {}  # session -> handle -> it, oldest first
+        self._unseen: list[_Kept] = []  # nobody knows yet when they were last looked at
         self._groups: dict[str, list[str]] = {}  # of those that left something behind
         self._timer: Timer | None = None
 
+    def take_up(self, settled: list[Ended], ended: list[Record]) -> None:
+        """Those that there are when a worker starts, each oldest first."""
+        for each in settled:
+            self._put(_Kept(each.session, each.handle, each.at, each.retention))
+        for record in ended:
+            self.put(record)
+        for session in {record.session for record in ended}:
+            by_end = sorted(self._kept[session].values(), key=lambda each: each.ended)
+            self._kept[session] = {each.handle: each for each in by_end}
+        self._unseen = [each for kept in self._kept.values() for each in kept.values()]
+
     def put(self, record: Record) -> None:
-        handles = self._handles.setdefault(record.session, {})
-        handles.pop(record.handle, None)
-        end = _end(record)
-        late = not handles or next(reversed(handles.values())) <= end
-        handles[record.handle] = end
-        if not late:  # found by a worker that starts, which finds them in any order
-            ordered = sorted(handles.items(), key=lambda each: each[1])
-            self._handles[record.session] = dict(ordered)
+        ended = seconds_of(record.ended_at)
+        self._put(_Kept(record.session, record.handle, ended, record.retention))
         if record.cgroups:
             self._groups[record.handle] = record.cgroups
+
+    def _put(self, kept: _Kept) -> None:
+        self._kept.setdefault(kept.session, {})[kept.handle] = kept
+
+    def has(self, session: str, handle: str) -> bool:
+        return handle in self._kept.get(session, ())
 
     def _is_over(self, handle: str) -> bool:
         """What left something behind is kept as long as that runs: by its handle it is stopped."""
@@ -57,17 +83,17 @@ class Shelf:
 
     def take(self, session: str, handle: str) -> None:
         _cgroup.remove(self._groups.pop(handle, []))
-        handles = self._handles.get(session)
+        handles = self._kept.get(session)
         if handles is not None:
             handles.pop(handle, None)
             if not handles:
-                del self._handles[session]
+                del self._kept[session]
 
     def ended(self, session: str | None) -> list[Record]:
         """What is known of the finished processes of a session, or of all, oldest first."""
         found = []
-        sessions = list(self._handles) if session is None else [session]
-        for handle in [handle for name in sessions for handle in self._handles.get(name, ())]:
+        sessions = list(self._kept) if session is None else [session]
+        for handle in [handle for name in sessions for handle in self._kept.get(name, ())]:
             try:
                 found.append(self._store.load(handle))
             except (NotFound, StoreError):
@@ -77,11 +103,18 @@ class Shelf:
     def finished(self, record: Record) -> None:
         """A process has just ended: make room for it, and see that it is forgotten in time."""
         self.put(record)
-        handles = self._handles[record.session]
-        over = (handle for handle in list(handles) if self._is_over(handle))
-        while len(handles) > record.max_finished and (oldest := next(over, None)):
-            self._forget_one(record.session, oldest)
+        self._make_room(record.session, record.max_finished)
         self._look_in(record.retention)
+
+    def _make_room(self, session: str, most: int) -> None:
+        kept = self._kept.get(session, {})
+        over = (handle for handle in list(kept) if self._is_over(handle))
+        for _ in range(_AT_ONCE):
+            oldest = next(over, None) if len(kept) > most else None
+            if oldest is None:
+                return
+            self._forget_one(session, oldest)
+        self._loop.after(0.001, lambda: self._make_room(session, most))
 
     def _forget_one(self, session: str, handle: str) -> None:
         """Forget a process; what cannot be deleted is left to the next keeper, which tries too."""
@@ -100,40 +133,42 @@ class Shelf:
 
     def prune(self) -> None:
         """Forget what nobody has looked at for its retention, and come back for the next."""
-        self._timer = None
-        soonest: float | None = None
-        for session, handles in list(self._handles.items()):
-            for handle in list(handles):
-                try:
-                    left = self._store.expires_in(self._store.load(handle))
-                except NotFound:
-                    left = 0.0
-                except StoreError:
-                    continue
-                if left <= 0 and self._is_over(handle):
-                    self._forget_one(session, handle)
-                elif left <= 0:
-                    soonest = _AGAIN if soonest is None else min(soonest, _AGAIN)
-                elif soonest is None or left < soonest:
-                    soonest = left
-        if soonest is not None:
-            self._look_in(soonest)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        now = time.time()
+        due = self._unseen or [each for each in self._all() if each.due <= now]
+        for each in due[:_AT_ONCE]:
+            self._look_at(each, now)
+        self._unseen = due[_AT_ONCE:]
+        if self._unseen:
+            self._timer = self._loop.after(0.001, self.prune)
+        elif self._kept:
+            self._look_in(min(each.due for each in self._all()) - now)
+
+    def _all(self) -> Iterator[_Kept]:
+        return (each for kept in self._kept.values() for each in kept.values())
+
+    def _look_at(self, each: _Kept, now: float) -> None:
+        if self._kept.get(each.session, {}).get(each.handle) is not each:
+            return  # forgotten meanwhile
+        looked = self._store.looked_at(each.handle)
+        each.due = now if looked is None else looked + each.retention
+        if each.due <= now:
+            if self._is_over(each.handle):
+                self._forget_one(each.session, each.handle)
+            else:
+                each.due = now + _AGAIN
 
     def prune_sessions(self, in_use: set[str]) -> None:
         """Drop sessions that hold no process and in which nothing has happened for a week."""
         for session in self._home.session_names():
-            if session in in_use or session in self._handles:
+            if session in in_use or session in self._kept:
                 continue
             path = self._home.session(session)
             newest = max(_mtime(path), _mtime(self._home.outbox(session)))
             if time.time() - newest > _SESSION_KEPT:
                 shutil.rmtree(path, ignore_errors=True)
-
-
-def _end(record: Record) -> tuple[bool, float, str]:
-    """When a process ended, to be compared: the time of day may be set back, the clock never is."""
-    now = record.boot_id == _kernel.boot_id()
-    return now, record.started_clock + (record.duration_seconds or 0.0), record.ended_at or ""
 
 
 def open_long_logs(home: Home, handle: str) -> list[int]:

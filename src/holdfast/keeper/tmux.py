@@ -257,10 +257,7 @@ class Tmux:
         self._worker.hold(record.handle, held)
         for done in start.waiting:
             done(child, None)
-        child.watch_output(new=True)
-        child.watch_end()
-        self._worker.set_deadline(child)
-        self._worker.watching.add(child)
+        self._worker.launched(child)
 
     def cancel(self, start: Start) -> None:
         """Somebody stops it before it has begun."""
@@ -404,6 +401,7 @@ class Tmux:
                 record.tty, record.pane = pane.tty, pane.id
                 if found is not None:
                     record.pid, record.start_time = found.pid, found.start_time
+                self._worker.save(record)  # whoever types into it goes by what is written down
                 return True
             if pane.dead:
                 break

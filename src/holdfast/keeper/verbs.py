@@ -32,6 +32,7 @@ from .._errors import (
 from .._home import check_session, is_handle
 from .._model import DEFAULT_SESSION, Record, rfc3339, signal_number
 from .._outbox import end_event_id
+from .._quote import check_name, one_line
 from .._start import keeper_program
 from .._tmux import session_name
 from .._version import __version__
@@ -151,13 +152,22 @@ class Verbs:
             launch.check_directory(root)
             if os.path.samefile(root, "/"):
                 raise BadDirectory("a sandbox in / would have nothing that is closed; give a cwd")
-            bwrap, plan.ignored = record.sandbox.pop("program"), _sandbox.IGNORED
-            ways_out = record.sandbox.pop("ways_out", [])
-            network = record.sandbox["network"]
+            asked = record.sandbox
+            openings = {name: bool(asked.get(name)) for name in _sandbox.OPENINGS}
             argv = _sandbox.arguments(
-                bwrap, program, argv, cwd, worker.home.path, network, root, env, ways_out
+                asked["program"],
+                program,
+                argv,
+                cwd,
+                root=root,
+                homes=[worker.home.path, *asked.get("homes", ())],
+                ways_out=asked.get("ways_out", ()),
+                fixed=asked.get("fixed", ()),
+                env=env,
+                **openings,
             )
-            program = bwrap
+            program, plan.ignored = argv[0], _sandbox.IGNORED
+            record.sandbox = openings if asked.get("root") is None else {**openings, "root": root}
         try:
             worker.store.create(record)
         except FileExistsError:
@@ -221,7 +231,7 @@ class Verbs:
         running += [start.record for start in self.worker.tmux.starting(session)]
         if len(running) >= limit:
             names = ", ".join(
-                f"{record.handle} ({record.label})" if record.label else record.handle
+                f"{record.handle} ({one_line(record.label)})" if record.label else record.handle
                 for record in running
             )
             raise LimitReached(
@@ -254,6 +264,7 @@ class Verbs:
         except StoreError as error:
             if not error.detail.get("newer") and not error.detail.get("for_now"):
                 put_aside(self.worker.home.meta(handle), error)
+                self.worker.index.drop(handle)
         except NotFound:
             return
 
@@ -734,6 +745,8 @@ def _check_fields(m: Message) -> None:
         raise Unavailable(f"there is no tmux at {m['tmux']} that could be run; install it")
     if isinstance(m["command"], list) and not all(isinstance(part, str) for part in m["command"]):
         raise BadRequest("a command is text or a list of texts")
+    for name in ("label", "group"):
+        check_name(name, m[name])
     for name in ("timeout", "grace", "retention"):
         if m[name] is not None:
             seconds(m[name])

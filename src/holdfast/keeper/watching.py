@@ -280,6 +280,7 @@ class Watching:
             record, _ = self._ended_with.pop(handle)
             self._worker.delivery.watches_done(record)
             self._let_go(handle)
+            self._worker.settle(record)
 
     # -- the program ---------------------------------------------------------------------------
 

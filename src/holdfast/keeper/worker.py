@@ -21,10 +21,12 @@ from .. import _cgroup, _kernel, _wire
 from .._cursors import forget_cursors
 from .._errors import BadRequest, HoldfastError, KeeperError
 from .._home import check_session, unlink
+from .._index import Index
 from .._model import ExitNote, Record, Stop, rfc3339, signal_name
 from .._place import ends_with
 from .._start import keeper_program
 from .._version import __version__
+from .._watches import is_live
 from . import launch, runner
 from .agents import Agents
 from .child import Child
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
 _REAP_DELAY = 0.05
 _NUDGE_DELAY = 0.02
 _ACCEPT_AGAIN = 0.1
+_SEE_AGAIN = 0.1
 _MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -78,6 +81,7 @@ class Worker:
         self.presence = Presence(self)
         self.home = guard.home
         self.store = guard.store
+        self.index = self.store.index = Index(self.home, guard.lock)
         self.loop = Loop(guard.pulse.rounds, self._beat)
         self.children: dict[str, Child] = {}
         self.connections: set[Connection] = set()
@@ -98,10 +102,11 @@ class Worker:
         self._memory_kills = _kernel.MemoryKills()
         self._listener = socket.socket(fileno=os.dup(guard.listen))
         self._listener.setblocking(False)
-        self._serving = False
+        self.serving = False
         self._nudge: Timer | None = None
         self._look: Timer | None = None  # at the guard
         self._looks = 0
+        self._heard = 0
         self._idle: Timer | None = None
         self._reap: Timer | None = None
 
@@ -114,7 +119,7 @@ class Worker:
         recover(self)
         self.presence.ready()
         self.loop.add(self._listener.fileno(), IN, self._accept)
-        self._serving = True
+        self.serving = True
         self._check_idle()
         self.loop.run()
 
@@ -156,11 +161,16 @@ class Worker:
             self._look = self.loop.after(LOOK, self._look_at_guard)
 
     def _look_at_guard(self) -> None:
-        """A guard that takes in no nudge, at one look after the other, hangs or is stopped."""
+        """A guard that takes in no nudge, from one look to the next, hangs or is stopped.
+
+        One that is slow, on a busy machine, may have another before it at every look.
+        """
         self._look = None
         if not self._channel.unheard():
             return
-        self._looks = 0 if self._channel.guard_is_traced() else self._looks + 1
+        heard, self._heard = self._heard, self._channel.heard()
+        slow = heard != self._heard
+        self._looks = 0 if slow or self._channel.guard_is_traced() else self._looks + 1
         if self._looks >= STOPPED_LOOKS:
             say("the guard does not answer: ending it, and going on in its place")
             self.end_guard()
@@ -227,13 +237,13 @@ class Worker:
         """Go on at another socket, for the name of the old one is gone."""
         self.replace("listen", listener)
         os.close(listener)
-        if self._serving:
+        if self.serving:
             self._accept(IN)  # whoever came to the old one in time
         self.loop.remove(self._listener.fileno())
         self._listener.close()
         self._listener = socket.socket(fileno=os.dup(self.guard.listen))
         self._listener.setblocking(False)
-        if self._serving:
+        if self.serving:
             self.loop.add(self._listener.fileno(), IN, self._accept)
 
     def replace(self, what: str, descriptor: int) -> None:
@@ -402,6 +412,8 @@ class Worker:
             self._channel.hand_over("launching", handle, held)
             told = True
             pid = launch.start(program, argv, env, record, actions, umask, plan)
+            ends.close_theirs()  # which leaves room for the pidfd
+            pidfd = _pidfd_of(pid)
         except BaseException:
             plan.give_up()
             ends.close_all()
@@ -410,9 +422,8 @@ class Worker:
                 self.become_guard(keeper_program())
             self.tell("failed", handle)
             raise
-        ends.close_theirs()  # which leaves room for the pidfd, however few descriptors there are
-        held.pid, held.pidfd = pid, os.pidfd_open(pid)
-        record.pid = pid
+        held.pid, held.pidfd = pid, pidfd
+        record.pid, record.memory_floor = pid, _kernel.own_peak_memory()
         child = self.add_child(record, held, mine=True)
         self.hold(handle, Held(pid, held.pidfd))  # the rest of it went ahead
         return child
@@ -452,26 +463,45 @@ class Worker:
         self.hold(record.handle, Held(pid, held.pidfd))
         record.pid, record.start_time = pid, begun
         self.save(record)
-        child.watch_end()
+        self._see_to(child, child.watch_end)
         self.watching.moved(child)
         if child.stopping is not None:
             child.stopping.runner_begun()
 
     def launched(self, child: Child) -> None:
-        """The caller has its handle, the guard the descriptors; now the rest."""
-        record = child.record
-        record.start_time = _kernel.start_time(child.held.pid)
-        self.save(record)
-        self.store.prepare()
-        self.containment.prepare()
-        child.watch_output(new=True)
-        child.watch_end()
-        self.set_deadline(child)
-        self.watching.add(child)
+        """The caller has its handle, the guard the descriptors; now the rest, its end first.
+
+        It runs, and its caller was told so: what fails here is tried until it succeeds.
+        """
+        self._see_to(child, child.watch_end)
+        self._see_to(child, lambda: self._write_down(child))
+        self._see_to(child, self.store.prepare)
+        self._see_to(child, self.containment.prepare)
+        self._see_to(child, lambda: child.watch_output(new=True))
+        self._see_to(child, lambda: self.set_deadline(child))
+        self._see_to(child, lambda: self._watch_input(child))
+
+    def _see_to(self, child: Child, step: Callable[[], None]) -> None:
+        if self.children.get(child.record.handle) is not child:
+            return  # it has ended, and was let go of
+        try:
+            step()
+        except Exception as error:
+            say(f"{child.record.handle}: {error!r}; it is tried again")
+            self.loop.after(_SEE_AGAIN, lambda: self._see_to(child, step))
+
+    def _write_down(self, child: Child) -> None:
+        if child.record.running:
+            child.record.start_time = _kernel.start_time(child.held.pid)
+            self.save(child.record)
+
+    def _watch_input(self, child: Child) -> None:
+        if child.note is None:
+            self.watching.add(child)
 
     def set_deadline(self, child: Child) -> None:
         clock = child.record.deadline_clock
-        if clock is not None:
+        if clock is not None and child.note is None:
             child.deadline = self.loop.at(clock, lambda: self.stop(child, "timeout", "keeper"))
 
     def save(self, record: Record) -> None:
@@ -650,7 +680,18 @@ class Worker:
         self.tell("forget", handle)
         for stream in ("stdout", "stderr"):
             unlink(self.home.fifo(handle, stream))
+        self.settle(child.record)
         self._check_idle()
+
+    def settle(self, record: Record) -> None:
+        """Say so if nothing is left to be done for a process that has ended."""
+        if (
+            record.told
+            and record.handle not in self.children
+            and not any(is_live(watch) for watch in record.watches)
+            and _cgroup.remove(record.cgroups)  # else it left somebody behind
+        ):
+            self.index.settle(record)
 
     def forget(self, session: str, handle: str) -> None:
         """Delete every trace of a finished process but the session's events."""
@@ -703,8 +744,20 @@ def _hold_of(pid: int) -> tuple[int | None, int]:
     """When a child of ours began, and its pidfd; it is ended if we cannot have them."""
     try:
         begun = _kernel.start_time(pid)  # first: it needs a descriptor only for a moment
-        return begun, os.pidfd_open(pid)
     except OSError:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+        _end_of(pid)
         raise
+    return begun, _pidfd_of(pid)
+
+
+def _pidfd_of(pid: int) -> int:
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        _end_of(pid)
+        raise
+
+
+def _end_of(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)

@@ -17,7 +17,7 @@ NAME = "holdfast"
 def command() -> list[str]:
     """How the server is started here. Clients often have another PATH: the whole path is safer."""
     if os.environ.get("UV"):  # run by uvx, whose environments do not last
-        return ["uvx", "--from", "holdfast[mcp]", "holdfast", "mcp"]
+        return ["uvx", "--from", "holdfast-agents[mcp]", "holdfast", "mcp"]
     beside = os.path.join(os.path.dirname(sys.executable), "holdfast")
     found = beside if os.access(beside, os.X_OK) else shutil.which("holdfast")
     return [found, "mcp"] if found else [sys.executable, "-m", "holdfast", "mcp"]

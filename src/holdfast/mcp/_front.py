@@ -108,6 +108,8 @@ class Front:
             message = json.loads(line)
             method, params = message.get("method"), message.get("params") or {}
             modern = _MODERN in (params.get("_meta") or {})
+            if message.get("jsonrpc") != "2.0":
+                return False
         except (ValueError, AttributeError, TypeError, RecursionError):
             return False
         if self._known and method == "notifications/initialized" and "id" not in message:

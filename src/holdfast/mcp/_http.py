@@ -17,6 +17,7 @@ import hmac
 import ipaddress
 import json
 import logging
+import os
 import secrets
 import signal
 import socket
@@ -31,6 +32,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 
 from .._errors import BadRequest
 from ._front import SIGNALS
+from ._patience import PatientProtocol
 from ._serve import leave, settle_memory
 from ._server import MODERN, Hub, build, connection_key
 
@@ -50,6 +52,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _AWAY = 10.0  # without the stream that it had: older clients come back within seconds
 _IDLE = 1800.0
 _PATH = "/mcp"
+_BACKLOG = 64  # connections that are taken at once, before any of them is looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,9 @@ class Address:
             try:
                 with open(path, "rb") as file:
                     given = file.read(4096).decode("ascii").strip()
+                    if os.fstat(file.fileno()).st_mode & 0o077:
+                        text = f"others can read the token in {path}; `chmod 600` makes it yours"
+                        print(f"holdfast: {text}", file=sys.stderr, flush=True)
             except (OSError, ValueError) as error:
                 why = error.strerror if isinstance(error, OSError) else "it is no plain text"
                 raise BadRequest(f"the token cannot be read from {path}: {why}") from None
@@ -158,6 +164,8 @@ class Gate:
         if refusal is not None:
             await _refuse(send, *refusal)
             return
+        # The package looks again, but at upper and lower case.
+        scope = {**scope, "headers": [_in_lower_case(*each) for each in scope["headers"]]}
         key = self._key(scope, headers)
         ends = scope["method"] == "DELETE"
 
@@ -231,6 +239,10 @@ class Gate:
             self._later(self._present[key], self._idle, key)
 
 
+def _in_lower_case(name: bytes, value: bytes) -> tuple[bytes, bytes]:
+    return name, value.lower() if name in (b"host", b"origin") else value
+
+
 async def _refuse(send: Send, status: int, text: str) -> None:
     body = json.dumps({"error": text}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
@@ -286,6 +298,8 @@ async def _serve(
         access_log=False,
         lifespan="on",
         ws="none",
+        http=PatientProtocol,
+        backlog=_BACKLOG,
         timeout_graceful_shutdown=2,
     )
     web = Web(config)

@@ -23,6 +23,7 @@ from mcp.server.subscriptions import (
 from mcp.shared.exceptions import MCPError
 
 from .._errors import HoldfastError
+from .._quote import inside
 from .._watch import Watch
 from ._resources import EVENTS, parse
 
@@ -181,7 +182,8 @@ class Push:
         if self.to is None:
             return
         meta = {"event_id": event.id, "type": event.type, "handle": event.handle or ""}
-        text = event.text.encode("utf-8", "replace").decode()
+        # Which comes to the model between tags of this name.
+        text = inside("channel", event.text).encode("utf-8", "replace").decode()
         note = Channel(params={"content": text, "meta": meta})
         await self.to.send_notification(cast("types.ServerNotification", note))
 

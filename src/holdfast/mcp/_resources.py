@@ -12,6 +12,8 @@ from __future__ import annotations
 import json
 
 from .._errors import HoldfastError, NotFound
+from .._quote import one_line
+from ..tools._imitation import told_apart
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,8 +65,8 @@ async def listed(client: Client) -> list[Content]:
     ]
     for process in await client.list():
         record = process.record
-        name = record.label or record.handle
-        about = f"{record.status}: {record.command_text[:200]}"
+        name = one_line(record.label) or record.handle
+        about = f"{record.status}: {one_line(record.command_text[:200])}"
         for part, title in (("log", "Output"), ("screen", "Screen")):
             if part == "screen" and not record.tty:
                 continue
@@ -108,4 +110,4 @@ async def read(client: Client, uri: str) -> Content:
         raise
     except HoldfastError as error:  # it has no screen, for example
         raise NotFound(str(error)) from error
-    return {"uri": uri, "mimeType": _TEXT, "text": text}
+    return {"uri": uri, "mimeType": _TEXT, "text": told_apart(text)}

@@ -17,6 +17,8 @@ import anyio
 import mcp_types as types
 from mcp.shared.message import SessionMessage
 
+from ._refusal import refusal
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -45,14 +47,17 @@ async def streams(front: Front, settle: Settle) -> AsyncIterator[Streams]:
     wire = front.wire
     to_server, read = anyio.create_memory_object_stream[SessionMessage | Exception](_BUFFERED)
     write, from_server = anyio.create_memory_object_stream[SessionMessage](_BUFFERED)
+    refused = write.clone()
 
     async def take() -> None:
-        async with to_server:
+        async with to_server, refused:
             async for line in _lines(wire[0], front.said):
                 try:
                     message = types.jsonrpc_message_adapter.validate_json(line, by_name=False)
-                except ValueError as error:
-                    await to_server.send(error)
+                except ValueError:
+                    # The package would pass it over in silence.
+                    if (answer := refusal(line)) is not None:
+                        await refused.send(SessionMessage(answer))
                 else:
                     await to_server.send(SessionMessage(message))
             await settle(lambda: to_server.statistics().current_buffer_used)
@@ -70,6 +75,7 @@ async def streams(front: Front, settle: Settle) -> AsyncIterator[Streams]:
         yield read, write, writing
     finally:
         write.close()
+        refused.close()
         await asyncio.wait([writing], timeout=_LAST_WORDS)
         for task in (reading, writing):
             task.cancel()

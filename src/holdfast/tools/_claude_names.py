@@ -13,6 +13,8 @@ import time
 from .._completion import clean_text
 from .._errors import ExitError, NotFound, NotRunning
 from .._model import Exit, rfc3339
+from .._quote import as_name, one_line
+from ._imitation import told_apart
 from ._tool import Reply, Tool
 
 TYPE_CHECKING = False
@@ -151,10 +153,10 @@ class ClaudeTools:
     def failure(self, error: HoldfastError, tool: str, arguments: dict[str, Any]) -> Answer:
         if isinstance(error, ExitError):
             return Reply(error.detail["answer"], str(error))
-        text = str(error)
+        text = one_line(str(error))
         if isinstance(error, NotFound):
             given = next((arguments[name] for name in arguments if name.endswith("_id")), "")
-            text = f"No {WORDS[tool]} found with ID: {given}"
+            text = f"No {WORDS[tool]} found with ID: {one_line(given)}"
         return Reply({"error": text}, f"<tool_use_error>{text}</tool_use_error>")
 
     # -- Bash ----------------------------------------------------------------------------------
@@ -175,7 +177,7 @@ class ClaudeTools:
             patience = _milliseconds(timeout, *_FOREGROUND) / 1000
         # stderr in the same log: the file that the model is told of then has all of the output.
         process = await self._shells.spawn(
-            command, label=description[:1000], timeout=patience + limit
+            command, label=as_name(description)[:1000], timeout=patience + limit
         )
         answer: Answer = {"stdout": "", "stderr": "", "interrupted": False}
         if run_in_background:
@@ -201,7 +203,7 @@ class ClaudeTools:
             f"Command did not complete within {within} and was moved to the background "
             f"(ID: {process.handle}). {_from_now_on(process, limit)}"
         )
-        return Reply(answer, f"{answer['stdout']}\n{text}".lstrip("\n"))
+        return Reply(answer, f"{told_apart(answer['stdout'])}\n{text}".lstrip("\n"))
 
     # -- TaskOutput, TaskStop ------------------------------------------------------------------
 
@@ -224,7 +226,7 @@ class ClaudeTools:
         }
         parts = [f"<{name}>{value}</{name}>" for name, value in answer.items()]
         if output:
-            parts.append(f"<output>\n{output}\n</output>")
+            parts.append(f"<output>\n{told_apart(output, 'output')}\n</output>")
         return Reply({**answer, "output": output}, "\n\n".join(parts))
 
     async def task_stop(self, call: Call, task_id: str) -> Answer:
@@ -245,7 +247,7 @@ class ClaudeTools:
         for name, text in (("stdout", new["newOutput"]), ("stderr", new["newErrors"])):
             answer[name] = text
             if text:
-                parts.append(f"<{name}>\n{text}\n</{name}>")
+                parts.append(f"<{name}>\n{told_apart(text, 'stdout', 'stderr')}\n</{name}>")
         if note := new.get("note"):
             answer["note"] = note
             parts.append(f"[{note}]")
@@ -315,10 +317,10 @@ def _from_now_on(process: Process, limit: float) -> str:
 def _result(record: Record, ended: Exit, answer: Answer) -> Answer:
     """The output; that of a command that failed is an error with its exit code in front."""
     if ended.ok:
-        return Reply(answer, answer["stdout"] or "(no output)")
+        return Reply(answer, told_apart(answer["stdout"]) or "(no output)")
     code = ended.shell_code
     answer |= {"interrupted": status_of(record) == "killed", "exitCode": code}
-    lines = [f"Exit code {'unknown' if code is None else code}", answer["stdout"]]
+    lines = [f"Exit code {'unknown' if code is None else code}", told_apart(answer["stdout"])]
     text = "\n".join(line for line in [*lines, explanation(record)] if line)
     raise ExitError(text, handle=record.handle, answer=answer)
 

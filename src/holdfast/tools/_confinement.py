@@ -84,7 +84,10 @@ class Confinement:
             where = "Commands run in a sandbox and can write to the agent's directory only"
         else:
             return ""
-        return f"{where}; they have no network." if self.offline else f"{where}."
+        missing = ["no network"] if self.offline else []
+        if self.sandbox is not None and not self.sandbox["sockets"]:
+            missing.append("no Unix sockets")
+        return f"{where}; they have {' and '.join(missing)}." if missing else f"{where}."
 
     def covers(self, record: Record) -> bool:
         """Whether a process that runs already is confined like those that are started here."""
@@ -93,7 +96,9 @@ class Confinement:
         if self.docker is not None:
             return record.docker is not None and self._covers_container(record.docker, record.cwd)
         if self.sandbox is not None:
-            if record.sandbox is None or record.sandbox["network"] > self.sandbox["network"]:
+            # One of an earlier version, which does not say what is open, was open.
+            open = {name for name in self.sandbox if (record.sandbox or {}).get(name, True)}
+            if record.sandbox is None or any(not self.sandbox[name] for name in open):
                 return False
             return is_within(record.sandbox.get("root") or record.cwd, working_directory(None))
         return True
@@ -167,8 +172,8 @@ class Confinement:
         found = None if self.offline else _LOCAL_URL.match(url)
         if found is not None:
             port = int(found[2]) if found[2] else _PORTS[found[1]]
-            for process in await self._client.list():
-                if process.record.running and port in process.record.ports.values():
+            for process in await self._client.list(ended=False):
+                if port in process.record.ports.values():
                     return f"{found[1]}://127.0.0.1:{port}{url[found.end() :]}"
         raise self._not_waited_for(f"http={url}")
 
@@ -277,8 +282,6 @@ def _place(docker: Mapping[str, Any]) -> tuple[str | None, ...]:
 def _sandbox(given: bool | Mapping[str, Any]) -> dict[str, Any] | None:
     if given is False or given is None:
         return None
-    options = {} if given is True else dict(given)
-    network = options.pop("network", False)
-    if options or not isinstance(network, bool):
-        raise BadRequest('sandbox is True or {"network": True}')
-    return {"network": network}
+    from .. import _sandbox
+
+    return _sandbox.choices({} if given is True else given)

@@ -7,6 +7,7 @@ import re
 
 from .._completion import clean_tail
 from .._model import duration_text, signal_name, signal_number
+from .._quote import one_line, quoted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -112,16 +113,15 @@ def notice(event: Event) -> str:
     if event.type == "end":
         head, body = f"[IMPORTANT: Background process {event.handle} {_how(event)}.", "Output"
     elif event.type == "watch" and kind == "output" and event.reason is None:
-        head = (
-            f'[IMPORTANT: Background process {event.handle} matched watch pattern "{event.match}".'
-        )
+        match = one_line(event.match)
+        head = f'[IMPORTANT: Background process {event.handle} matched watch pattern "{match}".'
         body = "Matched output"
     elif event.type == "watch" and kind == "every":
         head = (
             f"[Background process {event.handle} heartbeat #{event.nth} — still running after "
             f"{duration_text(event.duration_seconds)} (next in "
-            f"{event.condition.removeprefix('every=')} when there is new output; you will also "
-            "be told when it exits)."
+            f"{one_line(event.condition.removeprefix('every='))} when there is new output; you "
+            "will also be told when it exits)."
         )
         body = "Output since last heartbeat"
     else:
@@ -136,4 +136,4 @@ def notice(event: Event) -> str:
             f"\n(Watch patterns disabled: reached the lifetime cap of {event.most} delivered "
             "matches. You will be told when the process exits.)"
         )
-    return f"{head}\nCommand: {command}\n{body}:\n{text.rstrip()}{notes}]"
+    return f"{head}\nCommand: {one_line(command)}\n{body}:\n{quoted(text.rstrip())}{notes}]"

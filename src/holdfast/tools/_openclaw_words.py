@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from .._completion import clean_tail
+from .._quote import one_line
 from ._tool import Reply
 
 TYPE_CHECKING = False
@@ -97,17 +98,17 @@ def notice(event: Event) -> str:
     """What the session is told of an end that nobody has seen yet."""
     verb = "completed" if _ended_by_itself(event) or _stopped(event) else "failed"
     text = f"Exec {verb} ({event.handle}, {_how(event)})"
-    if tail := " ".join(clean_tail(event.tail, _NOTICE_TAIL).split()):
+    if tail := one_line(" ".join(clean_tail(event.tail, _NOTICE_TAIL).split())):
         text += f" :: {tail if len(tail) <= _NOTICE_SHOWN else tail[: _NOTICE_SHOWN - 1] + '…'}"
     return f"{text}\n\n{_SIDE_EFFECTS}" if event.status == "timed_out" else text
 
 
 def bad_workdir(workdir: str) -> Details:
     text = (
-        f'workdir "{workdir}" is unavailable or not a directory: command was not executed. workdir '
-        'is treated as a literal path; shell expansions such as "~" are not applied. Use an '
-        "existing directory, omit an explicit workdir to use the default cwd, or update the "
-        "configured default cwd."
+        f'workdir "{one_line(workdir)}" is unavailable or not a directory: command was not '
+        'executed. workdir is treated as a literal path; shell expansions such as "~" are not '
+        "applied. Use an existing directory, omit an explicit workdir to use the default cwd, or "
+        "update the configured default cwd."
     )
     details = {
         "status": "failed",
@@ -131,7 +132,7 @@ def listed(session: Details) -> str:
     """One line for people, and for models."""
     marks = " [overall-timeout]" if session.get("timedOut") else ""
     marks += " [input-wait]" if session.get("waitingForInput") else ""
-    label = _middle(session["name"], 80) or _middle(session["command"], 120)
+    label = one_line(_middle(session["name"], 80) or _middle(session["command"], 120))
     took = duration(session["runtimeMs"])
     return f"{session['sessionId']} {session['status']:<9} {took}{marks} :: {label}"
 

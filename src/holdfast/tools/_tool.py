@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field
 
 from .._errors import HoldfastError, WaitTimeout
+from .._quote import json_line
 from ._schema import object_schema
 
 TYPE_CHECKING = False
@@ -49,7 +50,7 @@ class Result(dict[str, "Any"]):
     def text(self) -> str:
         if self._text is not None:
             return self._text
-        return json.dumps(self, ensure_ascii=False)
+        return json_line(json.dumps(self, ensure_ascii=False))
 
     def add_events(self, events: list[dict[str, Any]]) -> None:
         """What the session had not been told of yet, whatever was asked."""

@@ -16,6 +16,7 @@ from dataclasses import replace
 from .._cursors import STREAMS, load_cursor, save_cursor
 from .._errors import BadRequest, NotFound, SpawnError
 from .._model import duration_text
+from .._quote import MARK, as_name, one_line
 from ._agent_tool import AgentTool
 from ._claude_names import (
     DESCRIPTION,
@@ -85,12 +86,12 @@ class ClaudeCode(Dialect):
             return {"id": None, "message": f"Failed to spawn: {text}", "status": "failed"}
         if tool == "kill_shell":
             if isinstance(error, NotFound):
-                text = f"Process not found: {arguments['shell_id']}"
+                text = f"Process not found: {one_line(arguments['shell_id'])}"
             return {"success": False, "message": text}
         if tool == "bash_output" and isinstance(error, NotFound):
             text = (
-                f"Process not found: {arguments['bash_id']}. Use list_shells to see available "
-                "processes."
+                f"Process not found: {one_line(arguments['bash_id'])}. Use list_shells to see "
+                "available processes."
             )
         return {"error": text}
 
@@ -166,7 +167,7 @@ class ClaudeCode(Dialect):
         process = await self.spawn(
             command,
             cwd=cwd or None,
-            label=description[:1000],
+            label=as_name(description)[:1000],
             timeout=(timeout or _TIMEOUT) / 1000,
             stderr="separate",
             max_running=_MOST,
@@ -251,7 +252,7 @@ class ClaudeCode(Dialect):
         status = status_of(record)
         if status in ("failed", "killed"):
             how = "failed immediately" if status == "failed" else "killed"
-            lines = [f"✕ Process {how}", f" Command: {record.command_text}"]
+            lines = [f"✕ Process {how}", f" Command: {one_line(record.command_text)}"]
             if errors := self._errors(process):
                 lines.append(" Error: " + "\n ".join(errors))
             if record.exit_code is not None:
@@ -261,7 +262,7 @@ class ClaudeCode(Dialect):
             f"✓ Background process {status}",
             f" PID: {record.pid or '?'}",
             f" ID: {record.handle}",
-            f" Command: {record.command_text}",
+            f" Command: {one_line(record.command_text)}",
         ]
         if not record.running:
             lines.append(f" Exit code: {record.exit_code}")
@@ -277,8 +278,9 @@ class ClaudeCode(Dialect):
 
     def _errors(self, process: Process) -> list[str]:
         found = new_lines(process._log("stderr"), 0, running=False, budget=_ERRORS)
-        _explain(process, found)
-        return found.text.split("\n") if found.text else []
+        lines = [f"{MARK}{one_line(line)}" for line in found.text.split("\n") if line]
+        why = explanation(process.record)
+        return [*lines, why] if why else lines
 
     def _first(self, process: Process, stream: str, title: str, most: int) -> list[str]:
         log = process._log(stream)
@@ -288,7 +290,7 @@ class ClaudeCode(Dialect):
         more = count - len(shown) if stream == "stdout" else 0
         return [
             f" {title} ({count} lines):",
-            *(f" {line}" for line in shown),
+            *(f" {MARK}{one_line(line)}" for line in shown),
             *([f" ... +{more} more lines"] if more > 0 else []),
         ]
 

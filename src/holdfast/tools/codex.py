@@ -20,7 +20,9 @@ from .._cursors import load_cursor, save_cursor
 from .._errors import BadRequest, LimitReached, NotFound, NotRunning, Unsupported
 from .._home import new_handle
 from .._model import Exit
+from .._quote import one_line
 from ._dialect import Dialect
+from ._imitation import told_apart
 from ._tool import Reply, Tool
 
 TYPE_CHECKING = False
@@ -171,7 +173,7 @@ class Codex(Dialect):
         return {**_COMMAND, **closed}
 
     def failure(self, error: HoldfastError, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        text = str(error)
+        text = one_line(str(error))
         if tool in ("exec_command", "write_stdin"):
             # Arguments that were refused are not handed on.
             text = (
@@ -232,7 +234,8 @@ class Codex(Dialect):
         return self.client.config["shell"] or _environment.default_shell()
 
     def _free_handle(self) -> str:
-        taken = {number_of(handle) for handle in self.client.store.handles()} | self._starting
+        handles = self.client.store.handles(self.client.session)
+        taken = {number_of(handle) for handle in handles} | self._starting
         while number_of(handle := new_handle()) in taken:
             pass
         self._starting.add(number_of(handle))
@@ -259,7 +262,7 @@ class Codex(Dialect):
     async def _session(self, number: int) -> Process:
         """The session's process with this number; the oldest, should a stranger's be the same."""
         found: list[Process] = []
-        for handle in self.client.store.handles():
+        for handle in self.client.store.handles(self.client.session):
             if number_of(handle) == number:
                 try:
                     found.append(await self.find(handle))
@@ -333,7 +336,7 @@ class Codex(Dialect):
                 output += "\n[nobody can know how it ended: its keeper was killed]"
         header += [f"Original token count: {count}", "Output:"]
         data |= {"original_token_count": count, "output": output}
-        return Reply(data, "\n".join([*header, output]))
+        return Reply(data, "\n".join([*header, told_apart(output)]))
 
     async def _unread(self, process: Process, budget: int) -> tuple[str, int]:
         """What no result has shown yet, in so many bytes, and how many tokens there were."""

@@ -15,8 +15,10 @@ better read from the file.
 from __future__ import annotations
 
 from .._errors import BadRequest, NotFound, NotRunning, StoreError, Unsupported
+from .._quote import as_name
 from ._bash import Characters, Foreground, from_environment, last_output, milliseconds
 from ._dialect import OUTPUT, Dialect
+from ._imitation import told_apart
 from ._tool import Reply, Tool
 
 TYPE_CHECKING = False
@@ -143,7 +145,7 @@ class DeepChat(Dialect):
         cleanup_ms = from_environment("PI_BASH_JOB_TTL_MS")
         process = await self.spawn(
             command,
-            label=description,
+            label=as_name(description)[:1000],
             stdin=True,
             grace=_GRACE,
             timeout=self._timeout if timeout is None else timeout / 1000,
@@ -170,7 +172,7 @@ class DeepChat(Dialect):
         if more:
             output = output[output.find("\n") + 1 :]  # not half a line
         answer = {**_state(record), "output": output, **_offloaded(process)}
-        lines = [output.rstrip()] if output.strip() else []
+        lines = [told_apart(output.rstrip())] if output.strip() else []
         lines.append(f"Exit Code: {'null' if record.exit_code is None else record.exit_code}")
         if record.signal is not None:
             lines.append(f"Signal: {record.signal}")

@@ -19,6 +19,7 @@ from .._conditions import TakenPort
 from .._config import UNSET
 from .._environment import working_directory
 from .._errors import BadRequest, LimitReached, NotExecutable, Unavailable
+from .._quote import one_line
 from ._dialect import OUTPUT, Dialect
 from ._listening import owner_of, wait_for_owner
 from ._project import find_command
@@ -264,7 +265,7 @@ class Dodo(Dialect):
                 command, cwd=cwd, ports=ports, label=label, timeout=timeout, max_running=most
             )
         except LimitReached:
-            running = [each.record for each in await self.client.list() if each.record.running]
+            running = [each.record for each in await self.client.list(ended=False)]
             raise LimitReached(
                 f"no more than {len(running)} may run at a time; stop_process one of them first, "
                 f"or wait for its end: {_named(running)}",
@@ -361,7 +362,7 @@ class Dodo(Dialect):
 
     async def _publisher(self, port: int) -> Process | None:
         """Whose container has this port, or is reached by it at this machine."""
-        running = [each for each in await self.client.list() if each.record.running]
+        running = await self.client.list(ended=False)
         for found in (
             [each for each in running if port in each.ports.values()],
             [each for each in running if str(port) in each.ports],
@@ -581,7 +582,7 @@ def _at(waited: Waited) -> str:
 
 def _named(records: list[Record]) -> str:
     return ", ".join(
-        f"{record.handle} ({record.command_text[:60]}"
+        f"{record.handle} ({one_line(record.command_text[:60])}"
         + (")" if record.running else f": {_end(record)})")
         for record in records
     )

@@ -73,7 +73,7 @@ _SPAWN: dict[str, Schema] = {
     "sandbox": {
         "type": "string",
         "enum": ["closed", "network"],
-        "description": "it can write to workdir only; closed: and has no network",
+        "description": "it can write to workdir only, no Unix sockets; closed: and no network",
     },
     "limits": {
         "type": "object",

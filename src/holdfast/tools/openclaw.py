@@ -22,6 +22,7 @@ import time
 
 from .._completion import clean_text
 from .._errors import BadDirectory, BadRequest, NotFound, NotRunning, Unsupported
+from .._quote import as_name, one_line
 from . import _openclaw_words as words
 from ._bash import (
     Characters,
@@ -33,6 +34,7 @@ from ._bash import (
     milliseconds,
 )
 from ._dialect import Dialect
+from ._imitation import told_apart
 from ._openclaw_input import STDIN_CLOSED, typed
 from ._tool import Reply, Tool
 
@@ -176,7 +178,8 @@ class OpenClaw(Dialect):
         ]
 
     def failure(self, error: HoldfastError, tool: str, arguments: dict[str, Any]) -> Details:
-        return Reply({"status": "failed", "error": str(error)}, str(error))
+        text = one_line(str(error))
+        return Reply({"status": "failed", "error": text}, text)
 
     def notice(self, event: Event) -> str:
         return words.notice(event) if event.type == "end" else event.text
@@ -208,7 +211,7 @@ class OpenClaw(Dialect):
                 command,
                 cwd=workdir or None,
                 env={"OPENCLAW_SHELL": "exec", **(env or {})},
-                label=title,
+                label=as_name(title),
                 timeout=timeout if timeout and timeout > 0 else None,
                 grace=_GRACE,
                 tty=pty,
@@ -278,11 +281,12 @@ class OpenClaw(Dialect):
             "aggregated": output,
             "cwd": record.cwd,
         }
-        text = output.strip() or "(no output)"
+        shown = told_apart(output.strip())
+        text = shown or "(no output)"
         kind, reason = words.failure(record)
         if kind:
             details.update(status="failed", failureKind=kind)
-            text = f"{output.strip()}\n\n{reason}" if output.strip() else reason
+            text = f"{shown}\n\n{reason}" if shown else reason
         elif record.exit_code:
             text += f"\n\n(Command exited with code {record.exit_code})"
         if more:
@@ -303,7 +307,7 @@ class OpenClaw(Dialect):
         if not sessionId:
             raise BadRequest("sessionId is required for this action.")
         wanted = {"clear": "finished ", "poll": "", "log": "", "remove": ""}.get(action, "active ")
-        missing = NotFound(f"No {wanted}session found for {words.cut(sessionId, 100)}")
+        missing = NotFound(f"No {wanted}session found for {one_line(words.cut(sessionId, 100))}")
         try:
             process = await self.find(sessionId)
             record = await process.refresh()
@@ -377,7 +381,7 @@ class OpenClaw(Dialect):
             )
             record = await process.refresh()
             output, more, end = await self._new(process)
-        text = (_OMITTED if more else "") + (output.strip() or "(no new output)")
+        text = (_OMITTED if more else "") + (told_apart(output.strip()) or "(no new output)")
         details: Details = {
             "sessionId": record.handle,
             "name": words.name(record.command_text),
@@ -430,7 +434,9 @@ class OpenClaw(Dialect):
 
         found, total, characters = await self.client._link.aside(look)
         output = clean_text(found.data).removesuffix("\n")
-        text = output or ("(no output yet)" if record.running else "(no output recorded)")
+        text = told_apart(output) or (
+            "(no output yet)" if record.running else "(no output recorded)"
+        )
         if found.gone:
             text = _DISCARDED + text
         shown = found.data.count(b"\n") + (not found.data.endswith(b"\n"))
