@@ -28,7 +28,15 @@ import json
 import os
 
 from . import _kernel
-from ._home import Home, is_handle, make_private_directory, open_private, text_of_file_name, unlink
+from ._home import (
+    Home,
+    is_handle,
+    is_private_directory,
+    make_private_directory,
+    open_private,
+    text_of_file_name,
+    unlink,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -80,7 +88,9 @@ def is_whole(home: Home) -> bool:
 
 def handles(home: Home, session: str | None, *, ended: bool) -> list[str] | None:
     """Those of a session, or of all; None where there is no index to go by."""
-    if not is_whole(home):
+    if not (is_whole(home) and is_private_directory(home.active)):
+        return None
+    if ended and not is_private_directory(home.ended):
         return None
     tags = None if session is None else (tag_of(session), _ANY)
     found: dict[str, None] = {}
@@ -206,6 +216,11 @@ class Index:
         """Before a record is made, or when one is found that has no entry. None: unreadable."""
         tag = _ANY if session is None else tag_of(session)
         self._put(handle, f"{self._home.active}/{handle}.{tag}")
+
+    def again(self, record: Record) -> None:
+        """Somebody deleted the entry of a process that runs."""
+        self._paths.pop(record.handle, None)
+        self.add(record.handle, record.session)
 
     def moved(self, record: Record) -> None:
         """It is another session's from now on."""

@@ -51,7 +51,7 @@ _SELF = 0x400 | 0x800  # deleted, moved
 _GONE, _OVERFLOW = 0x8000, 0x4000
 _ONLY_DIRECTORY = 0x01000000 | 0x02000000  # and no link to one
 _EVENT = struct.Struct("iIII")
-_NAMES = frozenset({b"keeper.sock", b"keeper.lock", b"keeper.log", b"processes", b"sessions"})
+_NAMES = frozenset(b"keeper.sock keeper.lock keeper.log processes sessions active ended".split())
 _RECORD, _LOG = b".meta.json", b".log"
 
 
@@ -88,7 +88,8 @@ class Presence:
         home, libc = self._worker.home, _kernel.libc()
         above = _ATTRIB | _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE | _SELF | _ONLY_DIRECTORY
         # Not what is renamed in there: every start does that.
-        for path, mask in ((home.path, above), (home.processes, _DELETE | _SELF | _ONLY_DIRECTORY)):
+        below = _DELETE | _SELF | _ONLY_DIRECTORY
+        for path, mask in ((home.path, above), (home.processes, below), (home.active, below)):
             watch = libc.inotify_add_watch(self._fd, os.fsencode(path), mask)
             if watch >= 0:
                 self._watches[watch] = path
@@ -115,6 +116,11 @@ class Presence:
             return True
         if self._watches.get(watch) == self._worker.home.path:
             return name in _NAMES
+        if self._watches.get(watch) == self._worker.home.active:
+            child = self._worker.children.get(name.partition(b".")[0].decode("ascii", "replace"))
+            if child is not None and child.note is None:
+                self._worker.index.again(child.record)
+            return False
         for suffix in (_RECORD, _LOG):
             if name.endswith(suffix):
                 handle = name.partition(b".")[0].decode("ascii", "replace")
@@ -155,6 +161,8 @@ class Presence:
             self._mend_in(_SELDOM)
 
     def _directories(self, home: Home) -> None:
+        for path in (home.active, home.ended):  # without which lists look at everything
+            clear_way_for_directory(path)
         for path in (home.processes, home.sessions):
             clear_way_for_directory(path)
             if os.path.lexists(path) and not os.access(path, os.R_OK | os.W_OK | os.X_OK):
