@@ -112,7 +112,7 @@ def _descriptors() -> dict[str, str]:
 
 _OF_A_KEEPER = {
     *("keeper.lock", "keeper.log", "keeper.log.old", "keeper.sock", "tmux.sock", "tmux.sock.lock"),
-    *("processes", "sessions"),
+    *("processes", "active", "ended", "sessions"),
 }
 
 
@@ -158,6 +158,7 @@ class SharedKeeper:
             docker_engine.no_containers(self.home.path)
             left = [name for name in os.listdir(self.home.processes) if "spare." not in name]
             left += set(os.listdir(self.home.path)) - _OF_A_KEEPER
+            left += os.listdir(self.home.active) + os.listdir(self.home.ended)
             assert not left, f"the test left something in the home it shares: {left}"
             self._check_journal()
         except BaseException:
