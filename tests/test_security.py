@@ -933,7 +933,8 @@ def test_a_keeper_that_never_answers_is_a_clear_error(
     home: str, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     """It accepts and says nothing, as one that fails again and again at its start would."""
-    monkeypatch.setattr(_link, "_GREETING", 0.2)
+    monkeypatch.setattr(_link, "SILENCE", 0.1)
+    monkeypatch.setattr(_link, "LONGEST_SILENCE", 0.2)
     Home(home).ensure()
 
     async def enter() -> None:
@@ -946,7 +947,7 @@ def test_a_keeper_that_never_answers_is_a_clear_error(
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(Home(home).socket_address())
         silent.listen()
-        with pytest.raises(KeeperError, match="did not answer"):
+        with pytest.raises(KeeperError, match="said nothing"):
             attempts[way]()
     os.unlink(Home(home).socket)
 
