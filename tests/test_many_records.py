@@ -120,6 +120,7 @@ def test_one_look_at_the_keeper_serves_a_whole_list(hf: SyncClient) -> None:
     assert many < 3 * alone + 0.01
 
 
+@pytest.mark.weight(8)
 def test_a_worker_that_starts_among_many_finished_processes_keeps_them_all(
     crowded: SyncClient,
 ) -> None:
