@@ -664,6 +664,7 @@ def test_a_follower_sees_to_a_keeper_when_both_halves_died(
     thread = threading.Thread(target=lambda: seen.extend(islice(hf.events(follow=True), 1)))
     thread.start()
     wait_until(lambda: keeper_holds(hf.home))
+    wait_until(lambda: hf.keeper_status().get("processes") == 1, what="it was adopted")
     gate.open()
     thread.join(60)
     assert [(event.handle, event.exit_code) for event in seen] == [(process.handle, 5)]

@@ -204,6 +204,7 @@ def test_a_hook_sees_to_a_keeper_when_both_halves_died(
     wait_until(lambda: os.path.exists(hf.home.session(session) + "/hooks/0.lock"))
     kill_both(hf)
     wait_until(lambda: keeper_holds(hf.home))
+    wait_until(lambda: hf.keeper_status().get("processes") == 1, what="it was adopted")
     gate.open()
     code, text = end(hook)
     assert (code, "Exit code: 5" in text) == (2, True)

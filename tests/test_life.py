@@ -280,7 +280,7 @@ def test_what_cannot_be_started_is_an_error_and_leaves_nothing(
     with pytest.raises(error, match=word) as raised:
         start(make(tmp_path))
     assert type(raised.value) is error
-    assert files_of(hf.home.path, "proc-") == []
+    assert files_of(hf.home.processes, "proc-") == []
     assert hf.list() == []
     assert start("exit 3").wait(30).code == 3, "the keeper goes on"
 
@@ -313,7 +313,7 @@ def test_what_cannot_be_started_in_a_container_is_an_error_and_leaves_nothing(
     with pytest.raises(error, match=word) as raised:
         start(make(tmp_path))
     assert type(raised.value) is error
-    assert files_of(hf.home.path, "proc-") == []
+    assert files_of(hf.home.processes, "proc-") == []
     assert hf.list() == []
     assert start("exit 3").wait(30).code == 3, "the keeper goes on"
 
@@ -345,7 +345,7 @@ def test_a_directory_that_cannot_be_used_is_an_error_and_leaves_nothing(
         start("true", cwd=tmp_path / "nowhere")
     with pytest.raises(BadDirectory, match="not a directory"):
         start("true", cwd=file)
-    assert files_of(hf.home.path, "proc-") == []
+    assert files_of(hf.home.processes, "proc-") == []
 
 
 def test_the_same_handle_is_the_same_process(start: Start, tmp_path: Path, gate: Gate) -> None:

@@ -11,7 +11,7 @@ import threading
 import pytest
 
 import holdfast
-from holdfast import BadRequest, SyncClient
+from holdfast import BadRequest, SpawnError, SyncClient
 from holdfast._kernel import machine
 from holdfast._sync import open_client
 from holdfast._wire import PROTOCOL, REQUEST_LIMIT, SEND_PIECE
@@ -25,7 +25,7 @@ def test_a_request_that_is_too_long_is_refused_at_once(hf: SyncClient) -> None:
     """It names the limit and a way out, and the client goes on."""
     before = hf.keeper_status()["worker"]
     for _ in range(2):
-        with pytest.raises(BadRequest, match=f"{AT_MOST}.*file") as caught:
+        with pytest.raises(SpawnError, match=f"{AT_MOST}.*file") as caught:
             hf.spawn(["true", LONG])
         assert len(str(caught.value).splitlines()) == 1
         assert len(str(caught.value)) < 300
@@ -36,8 +36,10 @@ def test_a_request_that_is_too_long_is_refused_at_once(hf: SyncClient) -> None:
 @pytest.mark.anyio
 async def test_so_it_is_with_asyncio(home: str) -> None:
     async with holdfast.connect(session="test") as hf:
-        with pytest.raises(BadRequest, match=AT_MOST):
+        with pytest.raises(SpawnError, match=AT_MOST):
             await hf.spawn(["true", LONG])
+        with pytest.raises(BadRequest, match=AT_MOST):
+            await (await hf.spawn("sleep 1000")).signal(LONG)
         assert (await (await hf.spawn("true")).wait(30)).ok
 
 

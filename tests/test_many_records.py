@@ -120,6 +120,7 @@ def test_one_look_at_the_keeper_serves_a_whole_list(hf: SyncClient) -> None:
     assert many < 3 * alone + 0.01
 
 
+@pytest.mark.weight(8)
 def test_a_worker_that_starts_among_many_finished_processes_keeps_them_all(
     crowded: SyncClient,
 ) -> None:
@@ -182,15 +183,25 @@ def test_a_list_without_an_index_is_the_same(hf: SyncClient, gone: str) -> None:
     running.kill()
 
 
+@pytest.mark.parametrize("by", ["file", "symlink"])
 @pytest.mark.parametrize("name", ["active", "ended"])
-def test_what_stands_in_the_way_of_the_index_harms_nobody(hf: SyncClient, name: str) -> None:
-    """A file in the place of its directory: nobody goes by the index, until that is gone."""
+def test_what_stands_in_the_way_of_the_index_harms_nobody(
+    hf: SyncClient, tmp_path: Path, name: str, by: str
+) -> None:
+    """Something in the place of its directory: nobody goes by the index, until that is gone."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
     over, running = hf.spawn("true"), hf.spawn("sleep 1000")
     over.wait(30)
     wait_until(lambda: agrees(hf.home))
     path = Path(f"{hf.home.path}/{name}")
     shutil.rmtree(path)
-    path.touch()
+    if by == "file":
+        path.touch()
+    else:
+        path.symlink_to(elsewhere)
+    os.kill(hf.keeper_status()["worker"], signal.SIGKILL)
+    wait_until(lambda: hf.keeper_status()["running"] and not is_whole(hf.home))
     for _ in range(2):
         os.kill(hf.keeper_status()["worker"], signal.SIGKILL)
         after = hf.spawn("true")
@@ -199,6 +210,7 @@ def test_what_stands_in_the_way_of_the_index_harms_nobody(hf: SyncClient, name: 
         assert [each.handle for each in hf.list()] == shown
         assert [each.handle for each in hf.list(ended=False)] == [running.handle]
         after.remove()
+    assert list(elsewhere.iterdir()) == []
     path.unlink()
     os.kill(hf.keeper_status()["worker"], signal.SIGKILL)
     wait_until(lambda: is_whole(hf.home) and os.path.isdir(path) and agrees(hf.home))

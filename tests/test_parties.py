@@ -278,6 +278,7 @@ def gone(pid: int) -> bool:
     return found is None or found.state in "ZX"
 
 
+@pytest.mark.weight(10)
 def test_a_stopped_worker_is_replaced_and_the_call_is_answered(hf: SyncClient, home: str) -> None:
     process = hf.spawn("echo before; exec sleep 600")
     worker = hf.keeper_status()["worker"]
@@ -296,6 +297,7 @@ def test_a_worker_that_is_stopped_for_a_moment_goes_on(hf: SyncClient) -> None:
     assert hf.keeper_status()["worker"] == worker
 
 
+@pytest.mark.weight(12)
 def test_a_stopped_guard_is_replaced_once_there_is_something_to_tell_it(
     hf: SyncClient, home: str
 ) -> None:
@@ -310,6 +312,7 @@ def test_a_stopped_guard_is_replaced_once_there_is_something_to_tell_it(
     assert "the guard does not answer" in journal(home)
 
 
+@pytest.mark.weight(12)
 def test_a_stopped_guard_and_more_to_tell_than_the_channel_holds(hf: SyncClient) -> None:
     """The worker waits for room, until somebody wakes the guard or it takes the guard's place."""
     os.kill(hf.keeper_status()["guard"], signal.SIGSTOP)
@@ -324,6 +327,7 @@ def test_a_stopped_guard_and_more_to_tell_than_the_channel_holds(hf: SyncClient)
         assert process.read_at(0).text == "begun\n"
 
 
+@pytest.mark.weight(15)
 @pytest.mark.parametrize("killed", [False, True], ids=["worker stopped", "worker killed"])
 def test_a_stopped_guard_is_woken_by_whoever_waits_for_an_answer(
     hf: SyncClient, killed: bool
@@ -338,6 +342,7 @@ def test_a_stopped_guard_is_woken_by_whoever_waits_for_an_answer(
     assert hf.keeper_status()["worker"] != status["worker"]
 
 
+@pytest.mark.weight(15)
 def test_the_same_from_asyncio(home: str) -> None:
     async def program() -> None:
         async with holdfast.connect(session="test") as hf:
@@ -379,6 +384,7 @@ def hung(no_leaks: None, tmp_path: Path) -> Iterator[Hung]:
     hung.close()
 
 
+@pytest.mark.weight(45)
 def test_a_worker_that_hangs_is_replaced_and_what_hung_it_is_not_tried_again(
     hf: SyncClient, home: str, hung: Hung
 ) -> None:
@@ -402,6 +408,7 @@ def test_a_worker_that_hangs_is_replaced_and_what_hung_it_is_not_tried_again(
     assert process.kill(grace=0).record.status == "killed"
 
 
+@pytest.mark.weight(20)
 def test_a_send_says_in_time_that_nobody_answers(hf: SyncClient) -> None:
     """Also while a debugger holds the worker, which nobody takes for a worker that hangs."""
     process = hf.spawn("cat", stdin=True)

@@ -152,18 +152,20 @@ def test_limits_hold_inside(hf: SyncClient, child: Child, work: Path) -> None:
 
 
 def test_where_bubblewrap_refuses_the_error_says_what_to_do(
-    hf: SyncClient, work: Path, monkeypatch: pytest.MonkeyPatch
+    hf: SyncClient, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not installed, or one that can make no sandbox: nothing is started."""
     monkeypatch.setattr(_sandbox, "_works", set())
-    monkeypatch.setenv("PATH", str(work))
+    monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Unavailable, match="install it"):
         hf.spawn("true", cwd=work, sandbox=True)
-    refuses = work / "bwrap"
+    refuses = tmp_path / "bwrap"
     refuses.write_text("#!/bin/sh\necho bwrap: no permission for a new namespace >&2\nexit 1\n")
     refuses.chmod(0o755)
     with pytest.raises(Unavailable, match=r"new namespace\); allow user namespaces"):
         hf.spawn("true", cwd=work, sandbox=True)
+    with pytest.raises(Unavailable, match=f"one outside of {tmp_path}"):
+        hf.spawn("true", cwd=tmp_path, sandbox=True)
     assert hf.list() == []
 
 
@@ -299,14 +301,14 @@ def test_a_program_whose_path_looks_like_a_variable(hf: SyncClient, work: Path) 
     assert process.read_at(0).text == "right echo wrong\n"
 
 
-def test_a_program_that_is_hidden_is_an_error(hf: SyncClient, home: str) -> None:
+def test_a_program_that_is_hidden_is_an_error(hf: SyncClient, home: str, work: Path) -> None:
     """It would not be found inside; and the home itself is no place for a sandbox."""
     with tempfile.TemporaryDirectory(dir="/tmp") as hidden:
         tool = Path(hidden) / "tool"
         tool.write_text("#!/bin/sh\n")
         tool.chmod(0o700)
         with pytest.raises(NotExecutable, match="not to be seen in the sandbox"):
-            hf.spawn([str(tool)], cwd="/usr", sandbox=True)
+            hf.spawn([str(tool)], cwd=work, sandbox=True)
     hf.spawn("true").wait(30)
     with pytest.raises(BadDirectory, match="own home"):
         hf.spawn("true", cwd=home, sandbox=True)

@@ -32,6 +32,7 @@ from holdfast import (
     connect,
 )
 from holdfast._home import Home, new_handle
+from holdfast._quote import as_name
 from holdfast._sync import open_client
 from holdfast.testing import wait_until
 
@@ -267,7 +268,10 @@ def hostile(witness: str) -> list[str]:
 def test_hostile_text_is_only_text_wherever_it_stands(
     hf: SyncClient, home: str, child: Child, tmp_path: Path
 ) -> None:
-    """In arguments, label, group, directory and environment: exact everywhere, run nowhere."""
+    """In arguments, label, group, directory and environment: exact everywhere, run nowhere.
+
+    A name of more than one line is refused; of those, one is made.
+    """
     witness = str(tmp_path / "witness")
     texts = hostile(witness)
     place = tmp_path / "place"
@@ -280,8 +284,8 @@ def test_hostile_text_is_only_text_wherever_it_stands(
             child("tells_all", *texts, text),
             cwd=str(directory),
             env={"HOSTILE": text, text.replace("=", ""): text},
-            label=text,
-            group=text,
+            label=as_name(text),
+            group=as_name(text),
         )
         seen = told(process)
         assert seen["argv"] == [os.fsencode(given).hex() for given in [*texts, text]]
@@ -289,11 +293,12 @@ def test_hostile_text_is_only_text_wherever_it_stands(
         assert seen["env"][b"HOSTILE".hex()] == os.fsencode(text).hex()
         assert seen["env"][os.fsencode(text.replace("=", "")).hex()] == os.fsencode(text).hex()
         record = hf.get(process.handle).record
-        assert (record.label, record.group, record.cwd) == (text, text, str(directory))
+        label = as_name(text)
+        assert (record.label, record.group, record.cwd) == (label, label, str(directory))
         assert record.command == child("tells_all", *texts, text)
     wait_until(lambda: len(list(hf.events(acknowledged=True))) == len(texts))
     events = {event.handle: event for event in hf.events(acknowledged=True)}
-    assert {event.label for event in events.values()} == set(texts)
+    assert {event.label for event in events.values()} == set(map(as_name, texts))
     assert all(event.text for event in events.values())
     assert not os.path.exists(witness)
     assert not any("witness" in name for name in os.listdir(tmp_path))
@@ -500,7 +505,7 @@ def test_a_log_that_was_tampered_with_is_not_read_and_the_end_is_told_all_the_sa
     process.send(b"after\n", eof=True)
     (event,) = wait_until(lambda: list(hf.events()))
     assert (event.handle, event.exit_code) == (process.handle, 0)
-    assert event.text.endswith("before\nafter\n")
+    assert event.text.endswith("| before\n| after\n")
     wait_until(lambda: not process.refresh().running)
     assert secret.read_text() == "not for you\n"
     assert hf.keeper_status()["worker"] == worker
@@ -928,7 +933,8 @@ def test_a_keeper_that_never_answers_is_a_clear_error(
     home: str, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     """It accepts and says nothing, as one that fails again and again at its start would."""
-    monkeypatch.setattr(_link, "_GREETING", 0.2)
+    monkeypatch.setattr(_link, "SILENCE", 0.1)
+    monkeypatch.setattr(_link, "LONGEST_SILENCE", 0.2)
     Home(home).ensure()
 
     async def enter() -> None:
@@ -941,7 +947,7 @@ def test_a_keeper_that_never_answers_is_a_clear_error(
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(Home(home).socket_address())
         silent.listen()
-        with pytest.raises(KeeperError, match="did not answer"):
+        with pytest.raises(KeeperError, match="said nothing"):
             attempts[way]()
     os.unlink(Home(home).socket)
 

@@ -37,6 +37,7 @@ def test_a_record_that_finds_no_room_leaves_nothing(hf: SyncClient) -> None:
     assert hf.problems() == []
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="there is no tmux")
 def test_a_start_in_tmux_that_another_worker_takes_up_can_be_typed_into(hf: SyncClient) -> None:
     """Its terminal and its pane are in the record as soon as anybody can have its handle."""

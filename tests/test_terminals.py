@@ -20,6 +20,7 @@ from holdfast import (
     Unsupported,
     connect,
 )
+from holdfast._quote import as_name
 from holdfast.testing import wait_until
 
 TYPE_CHECKING = False
@@ -430,18 +431,18 @@ ODD = [
 def test_nothing_from_outside_is_interpreted_on_the_way(
     start: Start, child: Child, tmp_path: Path, odd: str
 ) -> None:
-    """Arguments, directory, label and text pass through unchanged, and are never run."""
+    """Arguments, directory, label (of one line) and text pass through, and are never run."""
     witness = tmp_path / "made"
     odd = odd.format(x=witness)
     place = tmp_path / odd.replace("/", "_")
     place.mkdir()
-    process = start(child("tells_all", odd), cwd=place, label=odd, env={"ODD": odd})
+    process = start(child("tells_all", odd), cwd=place, label=as_name(odd), env={"ODD": odd})
     assert process.wait(30).ok, output(process)
     said = json.loads(output(process))
     assert bytes.fromhex(said["argv"][0]) == odd.encode()
     assert bytes.fromhex(said["cwd"]) == os.fsencode(place)
     assert bytes.fromhex(said["env"][b"ODD".hex()]) == odd.encode()
-    assert process.refresh().label == odd
+    assert process.refresh().label == as_name(odd)
     process = start(child("shows_keys"))
     wait_until(lambda: "ready" in output(process))
     process.send(odd.encode())

@@ -166,7 +166,7 @@ def test_lines_that_match_are_told_with_what_matched(hf: SyncClient, feed: Feed)
         "[Background Process Watch]\n\n"
         f"Handle: {process.handle}\nLabel: web\nCommand: {' '.join(feed.command)}\n"
         "Watch: output=ERROR (\\d+)(x)? (1 of 20)\nMatch: an ERROR 404\n\n"
-        "Output (last 2000 chars):\nfine\nan ERROR 404\n"
+        "Output (last 2000 chars):\n| fine\n| an ERROR 404\n"
     )
     assert first.public()["groups"] == ["404", None]
     assert first.public()["crashed"] is False
@@ -298,7 +298,7 @@ def test_a_separate_stderr_is_watched_too(hf: SyncClient, feed: Feed, errors: Fe
     second = seen(hf)[1]
     assert second.public()["stream"] == "stderr"
     assert "\nMatch in stderr: ERROR 2\n" in second.text
-    assert second.text.endswith("\nERROR 2\n"), "the output around it is of its stream"
+    assert second.text.endswith("\n| ERROR 2\n"), "the output around it is of its stream"
     assert "fine" not in second.text
 
 
@@ -550,7 +550,7 @@ def test_silence_is_told_once_until_there_is_output_again(hf: SyncClient, feed: 
     first, _, second, _ = seen(hf)
     assert (first.condition, first.line, first.nth, second.nth) == ("quiet=0.4s", "0.4s", 1, 2)
     assert "\nQuiet for: 0.4s\n" in second.text
-    assert second.text.endswith("\n2\n")
+    assert second.text.endswith("\n| 2\n")
     assert [event.id.rpartition(":")[2] for event in (first, second)] == ["0", "6"]
 
 

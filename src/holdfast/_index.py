@@ -24,8 +24,10 @@ everybody looks at all records until the next worker.
 from __future__ import annotations
 
 import binascii
+import errno
 import json
 import os
+import stat
 
 from . import _kernel
 from ._home import (
@@ -179,6 +181,7 @@ class Index:
         try:
             for path in (home.active, home.ended):
                 make_private_directory(path)
+                _check(path)
             for name in os.listdir(home.active):
                 handle = name.partition(".")[0]
                 self._meet(handle, f"{home.active}/{name}", there)
@@ -194,6 +197,7 @@ class Index:
                         settled.append(entry)
         except OSError:
             settled = []  # then every record is looked at
+            self._give_up()
         known = {entry.handle for entry in settled}
         self.unsure = [handle for handle in records if handle not in known]
         settled.sort(key=lambda entry: entry.at)
@@ -250,8 +254,8 @@ class Index:
 
     def _put(self, handle: str, path: str, directory: str = "") -> bool:
         before = self._paths.get(handle)
-        if before == path:
-            return True
+        if self._failed or before == path:
+            return not self._failed
         try:
             if directory:
                 make_private_directory(directory)
@@ -298,6 +302,12 @@ def seconds_of(at: str | None) -> float:
         return (days - 32045 - 2440588) * 86400 + clock
     except ValueError:
         return 0.0
+
+
+def _check(path: str) -> None:
+    info = os.lstat(path)
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
 
 
 def _remove(path: str) -> None:

@@ -89,6 +89,11 @@ def find(root: str | None = None) -> str:
     None in `root` is taken: the command before could have put it there.
     """
     program = shutil.which("bwrap", path=os.pathsep.join(program_path(root)))
+    if program is None and shutil.which("bwrap") is not None:
+        raise Unavailable(
+            f"a sandbox needs bubblewrap, one outside of {root}, where a command could change it; "
+            "install it, or give another cwd"
+        )
     if program is None:
         raise Unavailable("a sandbox needs bubblewrap; install it (the package is `bubblewrap`)")
     if program not in _works:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 
-from ._errors import BadRequest, HoldfastError, KeeperError
+from ._errors import BadRequest, HoldfastError, KeeperError, SpawnError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,7 +60,13 @@ def encode(message: dict[str, Any]) -> bytes:
 def encode_request(number: int, verb: str, args: dict[str, Any]) -> bytes:
     data = encode({"id": number, "verb": verb, **args})
     if len(data) > REQUEST_LIMIT:
-        raise too_long(f"to {verb} has {len(data) / (1 << 20):.1f} MiB")
+        has = f"has {len(data) / (1 << 20):.1f} MiB"
+        if verb == "spawn":
+            raise SpawnError(
+                f"arguments and environment are too long: the request {has}, and the keeper takes "
+                f"at most {REQUEST_LIMIT >> 20} MiB at once; pass them in a file"
+            )
+        raise too_long(f"to {verb} {has}")
     return data
 
 

@@ -219,7 +219,9 @@ def _news(client: SyncClient, session: str, settle: float, deadline: float | Non
             if not working and not any(agent.record.running for agent in client.agents()):
                 if list(client.events()):
                     continue  # it came just now
-                return []
+                if all(process.record.told for process in client.list()):
+                    return []
+                run(client._client._link.call("status", {}))  # there is a keeper, which will tell
             left = _LOOK_AGAIN
             if deadline is not None:
                 left = min(left, deadline - time.monotonic())

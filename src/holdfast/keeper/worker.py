@@ -475,8 +475,9 @@ class Worker:
         """
         self._see_to(child, child.watch_end)
         self._see_to(child, lambda: self._write_down(child))
-        self._see_to(child, self.store.prepare)
-        self._see_to(child, self.containment.prepare)
+        if child.mine:  # what starts in tmux needs nothing to be ready
+            self._see_to(child, self.store.prepare)
+            self._see_to(child, self.containment.prepare)
         self._see_to(child, lambda: child.watch_output(new=True))
         self._see_to(child, lambda: self.set_deadline(child))
         self._see_to(child, lambda: self._watch_input(child))
