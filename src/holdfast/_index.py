@@ -37,7 +37,6 @@ from ._home import (
     make_private_directory,
     open_private,
     text_of_file_name,
-    unlink,
 )
 
 TYPE_CHECKING = False
@@ -312,7 +311,7 @@ def _check(path: str) -> None:
 
 def _remove(path: str) -> None:
     try:
-        unlink(path)
+        os.unlink(path)
     except IsADirectoryError:
         _remove_directory(path)
     except OSError:

@@ -116,17 +116,11 @@ class Presence:
             return True
         if self._watches.get(watch) == self._worker.home.path:
             return name in _NAMES
-        if self._watches.get(watch) == self._worker.home.active:
-            child = self._worker.children.get(name.partition(b".")[0].decode("ascii", "replace"))
-            if child is not None and child.note is None:
-                self._worker.index.again(child.record)
+        in_index = self._watches.get(watch) == self._worker.home.active
+        if not in_index and not name.endswith((_RECORD, _LOG)):
             return False
-        for suffix in (_RECORD, _LOG):
-            if name.endswith(suffix):
-                handle = name.partition(b".")[0].decode("ascii", "replace")
-                child = self._worker.children.get(handle)
-                return child is not None and child.note is None
-        return False
+        child = self._worker.children.get(name.partition(b".")[0].decode("ascii", "replace"))
+        return child is not None and child.note is None
 
     def _mend_in(self, seconds: float) -> None:
         if self._timer is not None:
@@ -221,6 +215,7 @@ class Presence:
         for child in self._worker.children.values():
             if child.note is None:
                 child.restore()
+                self._worker.index.again(child.record)
 
 
 # -- the files -------------------------------------------------------------------------------------
