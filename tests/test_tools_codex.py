@@ -35,6 +35,12 @@ _HEADER = re.compile(
 )
 
 
+@pytest.fixture(autouse=True)
+def no_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its shells are login shells: what somebody's profile does is not tested here."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
 @pytest.fixture
 def tools(hf: SyncClient) -> Toolset:
     return toolset(hf, "codex")
