@@ -35,6 +35,12 @@ _HEADER = re.compile(
 )
 
 
+@pytest.fixture(autouse=True)
+def no_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its shells are login shells: what somebody's profile does is not tested here."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
 @pytest.fixture
 def tools(hf: SyncClient) -> Toolset:
     return toolset(hf, "codex")
@@ -365,7 +371,9 @@ def test_control_c_and_control_d_are_keys_of_a_terminal(tools: Toolset) -> None:
 def test_long_output_keeps_its_beginning_and_its_end(tools: Toolset) -> None:
     """Cut to the budget of tokens, with Codex's warning, line count and marker."""
     whole = "".join(f"{number}\n" for number in range(1, 5001))
-    result = call(tools, "exec_command", cmd="seq 5000", max_output_tokens=100)
+    result = call(
+        tools, "exec_command", cmd="seq 5000", max_output_tokens=100, yield_time_ms=30_000
+    )
     tokens = -(-len(whole) // 4)
     left_out = -(-(len(whole) - 400) // 4)
     assert shown(result)["tokens"] == str(tokens)
@@ -378,7 +386,9 @@ def test_long_output_keeps_its_beginning_and_its_end(tools: Toolset) -> None:
 
 def test_no_more_than_ten_thousand_tokens_are_shown(tools: Toolset) -> None:
     """A larger budget is taken as that, and none at all leaves only the marker."""
-    result = call(tools, "exec_command", cmd="seq 20000", max_output_tokens=10**9)
+    result = call(
+        tools, "exec_command", cmd="seq 20000", max_output_tokens=10**9, yield_time_ms=30_000
+    )
     body = result["output"].partition("\n\n")[2]
     assert len(re.sub("…[0-9]+ tokens truncated…", "", body)) == 40_000
     result = call(tools, "exec_command", cmd="echo 12345678", max_output_tokens=0)

@@ -158,7 +158,10 @@ def test_limits_are_those_of_every_command(
     word: str,
     where: str | None,
     more: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))  # a login shell reads nobody's profile
     tools = toolset(hf, dialect, memory="512MiB", cpu=1, processes=64, files=99)
     started = call(tools, tool, **{word: "ulimit -n", **more})
     if "host" in more:
