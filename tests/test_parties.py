@@ -398,6 +398,10 @@ def test_a_worker_that_hangs_is_replaced_and_what_hung_it_is_not_tried_again(
             hf.spawn(["true"], cwd=str(hung.path))
         refused.append(caught.value)
 
+    # A moment after something else was done: the guard has just seen the worker wait.
+    time.sleep(1.2)
+    hf.keeper_status()
+    time.sleep(0.3)
     asking = threading.Thread(target=ask)
     asking.start()
     wait_until(lambda: hf.keeper_status()["worker"] != worker, timeout=100)

@@ -356,6 +356,8 @@ class Guard:
             for fd, _ in epoll.poll(LOOK if watchdog.watching else -1):
                 if fd != ours:
                     _empty(fd)
+                if fd == ends.nudged:
+                    watchdog.nudged()
             alive = self._hear_all(ends.ours)
             self._settle()
             watchdog.look()

@@ -2,8 +2,9 @@
 
 DESIGN. The worker's loop counts its rounds in memory that both halves see, odd while it works and
 even while it waits, and nudges the guard about once in a second of work. From then on the guard
-looks once a second, until the loop waits again; nobody wakes for it while there is nothing to do.
-That the worker was stopped (SIGSTOP) the kernel tells its parent.
+looks once a second, until the loop waits again and has nudged nobody for longer than that: a round
+in the second after a nudge brings no other. Nobody wakes for it while there is nothing to do. That
+the worker was stopped (SIGSTOP) the kernel tells its parent.
 
 Looks are counted and not seconds, so that nothing follows from both having stood still together.
 Who is being debugged is left alone.
@@ -25,6 +26,7 @@ from .journal import say
 LOOK = 1.0
 STOPPED_LOOKS = 10
 _ROUND_LOOKS = 15
+_AFTER_A_NUDGE = 1.5 * LOOK
 _REQUEST = slice(8, 128)
 
 
@@ -52,23 +54,36 @@ class Pulse:
 
 
 class Watchdog:
-    __slots__ = ("_looked", "_looks", "_pulse", "_seen", "_worker", "hung_over", "watching")
+    __slots__ = (
+        "_looked",
+        "_looks",
+        "_pulse",
+        "_seen",
+        "_until",
+        "_worker",
+        "hung_over",
+        "watching",
+    )
 
     def __init__(self, worker: int, pulse: Pulse) -> None:
         self._worker = worker
         self._pulse = pulse
         self._seen = -1
         self._looks = 0
-        self._looked = time.monotonic()
+        self._looked = self._until = time.monotonic()
         self.watching = True
         self.hung_over = b""  # the request that it was killed over
+
+    def nudged(self) -> None:
+        self._until = time.monotonic() + _AFTER_A_NUDGE
 
     def look(self) -> None:
         seen: int = self._pulse.rounds[0]
         found = _kernel.stat(self._worker)
         stopped = found is not None and found.state == "T"
-        self.watching = stopped or seen % 2 == 1
-        if seen != self._seen or found is None or found.state == "t" or not self.watching:
+        at_work = stopped or seen % 2 == 1
+        self.watching = at_work or time.monotonic() < self._until
+        if seen != self._seen or found is None or found.state == "t" or not at_work:
             self._seen, self._looks, self._looked = seen, 0, time.monotonic()
             return
         if time.monotonic() - self._looked < LOOK / 2:
