@@ -15,6 +15,7 @@ import signal
 import socket
 import struct
 import sys
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -168,6 +169,13 @@ def stat(pid: int) -> Stat | None:
 def start_time(pid: int) -> int | None:
     found = stat(pid)
     return None if found is None else found.start_time
+
+
+def age(start_time: int | None) -> float:
+    """Seconds since a process began, by its start time; 0 where that is not known."""
+    if start_time is None:
+        return 0.0
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - start_time / _TICKS)
 
 
 def all_processes() -> Iterator[Stat]:

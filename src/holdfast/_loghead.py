@@ -39,6 +39,7 @@ _FIRST = _PLACE.size + 4
 _SIZE = _FIRST + _LINES.size + 4
 _UNCOUNTED = (1 << 64) - 1
 _TRIES = 200
+_TRIES_FOR_ROTATION = 3000
 _TRIES_FOR_LINES = 5
 
 
@@ -113,7 +114,9 @@ class LogHead:
 
 def read_head(path: str) -> LogHead:
     """The head of a log; one that was never freed has none, and begins at 0."""
-    for attempt in range(_TRIES):
+    patience = _TRIES
+    attempt = -1
+    while (attempt := attempt + 1) < patience:
         data = _bytes_of(path)
         if not data:
             return LogHead()  # none, or made but never written: nothing is freed before that
@@ -123,6 +126,8 @@ def read_head(path: str) -> LogHead:
                 return _unpacked(data)
             if len(data) <= _FIRST or attempt >= _TRIES_FOR_LINES:
                 return LogHead(*_PLACE.unpack(place))
+        elif checksum == _spoiled(place):
+            patience = _TRIES_FOR_ROTATION  # which may wait for a disk and for its turn
         time.sleep(0.001)  # caught in the middle of a write, which takes microseconds
     raise StoreError(f"{path} is damaged; `holdfast keeper restart` may mend it")
 

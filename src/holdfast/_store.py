@@ -37,7 +37,6 @@ from ._home import (
     set_aside,
     unlink,
     unusable,
-    write_all,
 )
 from ._model import ExitNote, Record
 
@@ -114,15 +113,7 @@ class Store:
                 if not unusable(spare):
                     raise
                 set_aside(spare)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-        fd = open_private(path, flags)
-        try:
-            write_all(fd, data)
-        except OSError:
-            os.unlink(path)  # a full disk: what cannot be written down does not begin
-            raise
-        finally:
-            os.close(fd)
+        replace_private(path, data)
 
     def prepare(self) -> None:
         """Have the files of the next process ready: making them takes longer than naming them."""

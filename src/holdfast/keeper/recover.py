@@ -20,11 +20,12 @@ import json
 import os
 import select
 import signal
+import time
 
 from .. import _cgroup, _kernel
 from .._errors import NotFound, StoreError
 from .._home import read_private
-from .._model import DEFAULT_SESSION, ExitNote, Record, signal_number
+from .._model import DEFAULT_SESSION, ExitNote, Record, rfc3339, signal_number
 from .._watches import is_live
 from . import adopt, runner
 from .files import is_for_now
@@ -271,6 +272,9 @@ def _alive_as(record: Record, pid: int, start_time: int | None) -> Record:
     record.status, record.reason, record.ended_by = "running", None, None
     record.exit_code = record.signal = record.ended_at = record.duration_seconds = None
     record.stop, record.told = None, True
+    if record.started_clock == 0.0:  # which its deadline counts from
+        age = _kernel.age(start_time)
+        record.started_at, record.started_clock = rfc3339(time.time() - age), time.monotonic() - age
     if _RESTORED not in record.notes:
         record.notes.append(_RESTORED)
     return record
