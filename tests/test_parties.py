@@ -465,3 +465,27 @@ def test_a_guard_that_cannot_fork_leaks_nothing_and_goes_on_when_it_can(hf: Sync
         assert max(counts) <= counts[0] + 2, counts
     assert process.wait(60).code == 3
     assert hf.keeper_status()["guard"] == guard
+
+
+def test_without_a_descriptor_to_look_with_nobody_is_taken_for_one_that_hangs(
+    hf: SyncClient, home: str
+) -> None:
+    """Each half looks at the other with one that it may not have: then it looks again later."""
+    status = hf.keeper_status()
+    pids = [status["guard"], status["worker"]]
+    limits = [resource.prlimit(pid, resource.RLIMIT_NOFILE) for pid in pids]
+    for pid, (_, hard) in zip(pids, limits, strict=True):
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        for half, other in (pids, pids[::-1]):
+            os.kill(half, signal.SIGSTOP)
+            if half == status["guard"]:
+                hf.keeper_status()  # has the worker nudge the guard, and look whether it listens
+            time.sleep(2.5)  # two looks
+            assert not gone(other)
+            os.kill(half, signal.SIGCONT)
+        assert hf.keeper_status()["worker"] == status["worker"], journal(home)
+        assert hf.keeper_status()["guard"] == status["guard"], journal(home)
+    finally:
+        for pid, limit in zip(pids, limits, strict=True):
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, limit)

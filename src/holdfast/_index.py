@@ -237,6 +237,8 @@ class Index:
 
     def settle(self, record: Record) -> bool:
         """It has ended, and nothing is left to be done but to forget it."""
+        if record.handle not in self._paths:
+            return False  # it was removed before the watcher was done with it
         directory = self._home.ended_of(record.session)
         name = f"{seconds_of(record.ended_at):.6f},{record.retention:.3f},{record.handle}"
         return self._put(record.handle, f"{directory}/{name}", directory)

@@ -186,7 +186,11 @@ class Channel:
         return not poll.poll(0)
 
     def guard_is_traced(self) -> bool:
-        found = _kernel.stat(os.getppid())
+        """Also where that cannot be seen, for want of descriptors: it is given more time then."""
+        try:
+            found = _kernel.stat(os.getppid())
+        except OSError:
+            return True
         return found is not None and found.state == "t"
 
     def end_guard(self) -> None:

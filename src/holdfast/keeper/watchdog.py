@@ -79,7 +79,10 @@ class Watchdog:
 
     def look(self) -> None:
         seen: int = self._pulse.rounds[0]
-        found = _kernel.stat(self._worker)
+        try:
+            found = _kernel.stat(self._worker)
+        except OSError:  # no descriptor to be had
+            found = None
         stopped = found is not None and found.state == "T"
         at_work = stopped or seen % 2 == 1
         self.watching = at_work or time.monotonic() < self._until
