@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _TRIES = 5
 _NOT_STARTED = (126, 127)  # what an engine says of a command that it could not start
-_END_PATIENCE = 0.2
+_END_PATIENCE, _NEAR_END_PATIENCE = 0.2, 5.0
 
 
 class Stopped(Exception):
@@ -131,7 +131,8 @@ def _started(life: Life, notes: Notes, desk: Desk) -> None:
     pid = life.found["State"]["Pid"] if life.found is not None else 0
     if init_is_gone(pid):
         # Its end will be told in a moment; or it is on a machine of its own, and we cannot see it.
-        late = time.monotonic() + _END_PATIENCE
+        near = life.container.engine.is_near()
+        late = time.monotonic() + (_NEAR_END_PATIENCE if near else _END_PATIENCE)
         while time.monotonic() < late:
             state = desk.state()
             if state is None or not state.running:

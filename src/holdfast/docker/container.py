@@ -26,7 +26,7 @@ _LOG = {"Type": "local", "Config": {"max-size": "32m", "max-file": "3", "compres
 _START_TIMEOUT = 120.0
 _LOG_TIMEOUT = 3.0  # not longer: meanwhile nobody reads the connection, and it may wait for that
 _INIT = b"docker-init"
-_INIT_LOOKS, _INIT_STEP = 60, 0.0005
+_INIT_PATIENCE, _INIT_STEP = 3.0, 0.0005  # a busy machine lets an init wait for its turn
 
 
 def name_of(handle: str) -> str:
@@ -256,7 +256,8 @@ def init_is_gone(pid: int) -> bool:
     An init that cannot run the program says so and ends. So that who asked for the start can be
     told, we look until one or the other has happened, which takes a millisecond.
     """
-    for _ in range(_INIT_LOOKS):
+    until = time.monotonic() + _INIT_PATIENCE
+    while time.monotonic() < until:
         try:
             with open(f"/proc/{pid}/task/{pid}/children") as file:
                 family = [str(pid), *file.read().split()]
