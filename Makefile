@@ -67,9 +67,9 @@ $(STAMP): pyproject.toml src/holdfast/_version.py
 	@.ci/setup environment
 
 # What the tests use besides Python: faketime moves their clock, bash is what commands run in,
-# completion is tried in all three shells; tmux holds terminals, and vim, less and
-# node are driven in them; strace has system calls fail; npm brings the suite that the MCP server is tried with; bubblewrap makes
-# sandboxes; and containers are run by an engine that the tests start (docker.io, iproute2), of an
-# image made of busybox.
+# completion is tried in all three shells; tmux holds terminals, and vim, less and node are driven in
+# them; strace has system calls fail; npm brings the suite that the MCP server is tried with;
+# bubblewrap makes sandboxes; and containers are run by an engine that the tests start (docker.io,
+# iproute2), of an image made of busybox.
 tools:
 	@.ci/setup tools
