@@ -402,7 +402,8 @@ def test_screen_shows_what_a_person_would_see() -> None:
 
 # -- logs ------------------------------------------------------------------------------------------
 
-NASTY = r"printf '\033[?1049h\033[?1000h\033[?25l\033[c\033[6nhel'; printf 'lo\n'; sleep 300"
+# It asks last: a watcher that is there already answers at once, and the terminal echoes that.
+NASTY = r"printf '\033[?1049h\033[?1000h\033[?25lhel'; printf 'lo\n\033[c\033[6n'; sleep 300"
 
 
 @pytest.mark.parametrize("options", [(), ("-f",)])
