@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 _REAP_DELAY = 0.05
 _NUDGE_DELAY = 0.02
 _ACCEPT_AGAIN = 0.1
-_SEE_AGAIN = 0.1
+_SEE_AGAIN, _SEE_AGAIN_AT_MOST = 0.1, 5.0
 _MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -482,14 +482,15 @@ class Worker:
         self._see_to(child, lambda: self.set_deadline(child))
         self._see_to(child, lambda: self._watch_input(child))
 
-    def _see_to(self, child: Child, step: Callable[[], None]) -> None:
+    def _see_to(self, child: Child, step: Callable[[], None], again: float = _SEE_AGAIN) -> None:
         if self.children.get(child.record.handle) is not child:
             return  # it has ended, and was let go of
         try:
             step()
         except Exception as error:
             say(f"{child.record.handle}: {error!r}; it is tried again")
-            self.loop.after(_SEE_AGAIN, lambda: self._see_to(child, step))
+            later = min(2 * again, _SEE_AGAIN_AT_MOST)
+            self.loop.after(again, lambda: self._see_to(child, step, later))
 
     def _write_down(self, child: Child) -> None:
         if child.record.running:
