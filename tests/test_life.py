@@ -682,7 +682,7 @@ def test_a_finished_process_is_forgotten_some_time_after_the_last_look(
     process = hf.spawn("echo here")
     wait_until(lambda: process.handle not in hf.store.handles())
     assert hf.list() == []
-    assert files_of(hf.home.path, process.handle) == []
+    wait_until(lambda: files_of(hf.home.path, process.handle) == [])
     with pytest.raises(NotFound):
         process.tail()
     assert [event.handle for event in hf.events()] == [process.handle]

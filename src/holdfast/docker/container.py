@@ -113,7 +113,8 @@ class Container:
 
     def ran_out_of_memory(self, state: State) -> bool:
         """Whether anything in it was killed for that: the state tells it only of some."""
-        since, until = nanoseconds(state.started) // 10**9, int(time.time()) + 1
+        # The engine may hear of it later than of the end.
+        since, until = nanoseconds(state.started) // 10**9, int(time.time()) + 2
         filters = json.dumps({"container": [self.name], "event": ["oom"]})
         escaped = "".join(c if c.isalnum() or c in "-_." else f"%{ord(c):02X}" for c in filters)
         path = f"/events?since={since}&until={until}&filters={escaped}"
@@ -260,16 +261,25 @@ def init_is_gone(pid: int) -> bool:
     while time.monotonic() < until:
         try:
             with open(f"/proc/{pid}/task/{pid}/children") as file:
-                family = [str(pid), *file.read().split()]
-            programs = [_program(member) for member in family]
+                children = file.read().split()
+            init = _program(str(pid))
         except OSError:
             return True
-        if not programs[0]:
+        if not init:
             return True  # a zombie
-        if any(program and not program.endswith(_INIT) for program in programs):
+        # Until it is the init, it is the engine's own program that is about to become it.
+        if init.endswith(_INIT) and any(map(_is_the_program, children)):
             return False
         time.sleep(_INIT_STEP)
     return False
+
+
+def _is_the_program(pid: str) -> bool:
+    try:
+        program = _program(pid)
+    except OSError:
+        return False  # gone meanwhile
+    return bool(program) and not program.endswith(_INIT)
 
 
 def _program(pid: str) -> bytes:

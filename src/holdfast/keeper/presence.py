@@ -56,7 +56,7 @@ _RECORD, _LOG = b".meta.json", b".log"
 
 
 class Presence:
-    __slots__ = ("_bound", "_fd", "_rival", "_said", "_timer", "_watches", "_worker")
+    __slots__ = ("_bound", "_ended", "_fd", "_rival", "_said", "_timer", "_watches", "_worker")
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
@@ -66,6 +66,7 @@ class Presence:
         self._bound: tuple[int, int] | None = None  # what the socket's path was when it was ours
         self._rival = False
         self._said = ""
+        self._ended = False
 
     def begin(self) -> None:
         """Look once, and be told of what goes from now on."""
@@ -75,6 +76,10 @@ class Presence:
         if _answers(self._worker.home):
             self._bound = _identity(self._worker.home.socket)
         self.mend()
+
+    def end(self) -> None:
+        """The keeper goes: what goes with it is not made again."""
+        self._ended = True
 
     def ready(self) -> None:
         """Everything is taken up."""
@@ -135,6 +140,8 @@ class Presence:
             self._timer.cancel()
             self._timer = None
         home = self._worker.home
+        if self._ended:
+            return
         if not os.path.lexists(home.path) and not self._worker.is_needed:
             return  # whoever deleted it has no use for it, and nor have we: we go soon
         try:

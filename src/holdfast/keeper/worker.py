@@ -725,6 +725,7 @@ class Worker:
             self._idle = self.loop.after(self.guard.idle, self.quit)
 
     def quit(self) -> None:
+        self.presence.end()
         # Under the lock, which we hold: whoever connects from now on finds no socket, waits for
         # the lock, and starts the next keeper. If the home was deleted under us, what now has its
         # name is another keeper's.
