@@ -392,7 +392,7 @@ class Client:
             raise
 
     async def _held(self, handle: str, error: HoldfastError) -> _List[Record]:
-        """What the keeper holds, though the disk says otherwise; it is written down anew then."""
+        """Records that the keeper holds whatever the disk says; it writes them anew then."""
         if not is_handle(handle) or error.detail.get("newer") or not self._keeper_there():
             return []
         try:
@@ -413,7 +413,7 @@ class Client:
         return True
 
     def _keeper_there(self) -> bool:
-        """Whether there is a keeper to be asked; none is started for it."""
+        """True if there is a keeper to be asked; none is started for it."""
         return self._link.connected or _start.keeper_holds(self.home)
 
     async def _see_to_a_keeper(self) -> None:

@@ -112,7 +112,7 @@ class KeeperError(HoldfastError):
 
 
 def why(error: OSError) -> str:
-    """What an error of the system says, without the number and the path."""
+    """The words of a system error, without its number and path."""
     return error.strerror or str(error)
 
 

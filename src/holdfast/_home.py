@@ -448,7 +448,7 @@ def set_aside(path: str) -> str:
 
 
 def cannot(doing: str, error: OSError) -> StoreError:
-    """What a caller is told when the system refuses something of the home."""
+    """The error for a caller when the system refuses something of the home."""
     if isinstance(error, StoreError):
         return error
     step = _STEPS.get(error.errno or 0, "see whether its owner, permissions and disk allow it")

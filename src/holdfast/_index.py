@@ -50,7 +50,7 @@ _LOCK_BYTES = 4096
 
 
 class Ended:
-    """What an entry of a settled process tells."""
+    """The facts in an entry of a settled process."""
 
     __slots__ = ("at", "handle", "retention", "session")
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
         @property
         def connected(self) -> bool:
-            """Whether there is a connection to a keeper, as far as is known."""
+            """True if there is a connection to a keeper, as far as is known."""
 
         async def call(self, verb: str, args: dict[str, Any], timeout: float | None = None) -> Any:
             """Ask the keeper; raises `WaitTimeout` after `timeout` seconds."""

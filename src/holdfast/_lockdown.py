@@ -61,13 +61,13 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def landlock_version() -> int:
-    """What the kernel has of Landlock; 0 without it."""
+    """The version of Landlock that the kernel has; 0 without it."""
     found: int = _libc.syscall(_LANDLOCK_CREATE, None, ctypes.c_size_t(0), _VERSION)
     return max(found, 0)
 
 
 def knows(machine: str) -> bool:
-    """Whether there is a filter for programs of this machine."""
+    """True if there is a filter for programs of this machine."""
     return machine in _MACHINES
 
 

@@ -217,7 +217,7 @@ def _before_next(home: Home, lock: int) -> float:
 
 
 def last_words(home: Home) -> str:
-    """What the keeper said last, for an error that is about its end."""
+    """The keeper's last line, for an error that is about its end."""
     try:
         log = open_private(home.keeper_log, os.O_RDONLY)
     except OSError as error:
@@ -259,7 +259,7 @@ def _start(home: Home, lock: int, idle: float) -> None:
 
 
 def _written(lock: int) -> dict[str, Any]:
-    """What a keeper says in its lock."""
+    """The facts that a keeper wrote into its lock."""
     try:
         data = json.loads(os.pread(lock, 4096, 0))
     except (OSError, ValueError, RecursionError):

@@ -252,7 +252,7 @@ class Store:
             return True
 
     def is_sound(self, handle: str) -> bool:
-        """Whether a record is as we wrote it, by its checksum."""
+        """True if a record is as we wrote it, by its checksum."""
         try:
             data = read_private(self.home.meta(handle))
         except OSError:

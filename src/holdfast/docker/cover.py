@@ -77,7 +77,7 @@ def make(home: str) -> str | None:
 
 
 def is_within(path: str, directory: str) -> bool:
-    """Whether it is this directory or in it; both are absolute."""
+    """True if it is this directory or in it; both are absolute."""
     directory = os.path.normpath(directory)
     return os.path.commonpath((directory, os.path.normpath(path))) == directory
 

@@ -39,7 +39,7 @@ class Engine:
         self.path = path
 
     def is_near(self) -> bool:
-        """Whether it is surely on this machine, where its containers' pids mean what ours mean."""
+        """True if it is surely on this machine, where pids in containers mean what ours mean."""
         try:
             with socket.socket(socket.AF_UNIX) as end:
                 end.connect(self.path)

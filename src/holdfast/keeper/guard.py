@@ -213,7 +213,7 @@ def _shape(held: Held) -> list[int]:
 
 
 class Ends:
-    """What guard and worker speak through: a socket pair, a pipe for nudges, the guard's epoll."""
+    """How guard and worker speak: a socket pair, a pipe for nudges, the guard's epoll."""
 
     __slots__ = ("epoll", "nudge", "nudged", "ours", "theirs")
 

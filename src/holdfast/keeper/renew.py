@@ -38,7 +38,7 @@ def renew(guard: Guard, table: Table, program: list[str]) -> None:
 
 
 def read_state(fd: int) -> tuple[int, int, int, float, int, Table]:
-    """What `renew` left: lock, listening socket, inotify, idle time, descriptor limit, table."""
+    """The state that `renew` left: lock, listener, inotify, idle time, descriptor limit, table."""
     with open(fd, "rb") as file:
         state = json.load(file)
     table = {handle: _held(fields) for handle, fields in state["table"].items()}

@@ -31,7 +31,7 @@ _REQUEST = slice(8, 128)
 
 
 class Pulse:
-    """What the worker is at, for the guard to see: memory that a fork shares."""
+    """The worker's place in its work, for the guard to see: memory that a fork shares."""
 
     __slots__ = ("_page", "rounds")
 

@@ -712,7 +712,7 @@ class Worker:
 
     @property
     def is_needed(self) -> bool:
-        """Whether there is something to keep, or somebody connected."""
+        """True while there is something to keep, or somebody connected."""
         kept = self.children or self.guard.table  # which is what is not taken up yet
         return bool(self.connections or kept or self.tmux.starts or len(self.agents))
 
