@@ -6,8 +6,8 @@ import sys
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from holdfast._home import Home
-from holdfast._sync import open_client
+from holdfast.client.connect import open_client
+from holdfast.core.home import Home
 from holdfast.testing import wait_until
 
 from ._measure import Row, interleave, now, percentile, value_row

@@ -6,10 +6,10 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from holdfast._home import Home
-from holdfast._output import Log
-from holdfast._search import search as find
-from holdfast._view import view
+from holdfast.core.home import Home
+from holdfast.output.log import Log
+from holdfast.output.search import search as find
+from holdfast.output.view import view
 
 from ._measure import Row, interleave, now, percentile, ratio_row, value_row
 
@@ -54,7 +54,7 @@ def search(stage: Stage) -> list[Row]:
 def _against_grep(stage: Stage, log: Log, text: str, lines: int, name: str) -> Row:
     def ours() -> float:
         started = now()
-        found = find(log, text, timeout=60)
+        found = find({"": log}, text, timeout=60)
         took = now() - started
         if found.count != lines or not found.complete:
             raise RuntimeError(f"{found.count} lines found, not {lines}")
@@ -76,7 +76,7 @@ def _against_grep(stage: Stage, log: Log, text: str, lines: int, name: str) -> R
 def _pattern(stage: Stage, log: Log) -> Row:
     def ours() -> float:
         started = now()
-        found = find(log, r"INFO (needle\w+) .*often", timeout=60)
+        found = find({"": log}, r"INFO (needle\w+) .*often", timeout=60)
         took = now() - started
         if found.count != GIB // 64 // EVERY:
             raise RuntimeError(f"{found.count} lines found")
@@ -99,7 +99,7 @@ def _endless(stage: Stage, log: Log) -> Row:
 
     def ours() -> float:
         started = now()
-        if find(log, r"(?:[a-z]+ ?|[a-z ]+)+[0-9]$", timeout=0.5).complete:
+        if find({"": log}, r"(?:[a-z]+ ?|[a-z ]+)+[0-9]$", timeout=0.5).complete:
             raise RuntimeError("this should have taken forever")
         return now() - started
 

@@ -8,7 +8,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from holdfast._cgroup import V2, empty, kill, own_groups, remove
+from holdfast.linux.cgroup import V2, empty, kill, own_groups, remove
 
 from ._floor import cpu_seconds
 from ._measure import Row, interleave, median, now, percentile, value_row

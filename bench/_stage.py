@@ -8,8 +8,8 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 import holdfast
-from holdfast._home import Home
-from holdfast._sync import open_client
+from holdfast.client.connect import open_client
+from holdfast.core.home import Home
 
 from ._floor import Scratch, end_by_pidfd, new_root
 

@@ -7,7 +7,8 @@ restarts or damages a keeper, or looks at a whole home's past, has a home to its
 and `own_keeper` says so inside a marked file.
 
 Whatever the suite was started from, its tests begin alike: ignored or blocked signals are put back,
-and so is the umask.
+and so is the umask; the programs they start find compiled modules, and a $HOME without anybody's
+profile, which a login shell may take a minute to read.
 """
 
 from __future__ import annotations
@@ -15,10 +16,14 @@ from __future__ import annotations
 import gc
 import itertools
 import os
+import shutil
 import signal
+import socket
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,20 +31,14 @@ import pytest
 from hypothesis import settings
 
 from holdfast import HoldfastError, SyncClient, SyncProcess, connect
-from holdfast._home import Home
-from holdfast._kernel import all_processes, mark_of, stat
-from holdfast._link import run
-from holdfast._store import Store
-from holdfast._sync import open_client
+from holdfast.client.connect import open_client
+from holdfast.client.link import run
+from holdfast.core.home import Home
+from holdfast.core.store import Store
+from holdfast.linux.kernel import all_processes, mark_of, stat
 from holdfast.testing import end_keeper, wait_until
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from tests import docker_engine
-    from tests.docker_engine import Engine
-else:
-    import docker_engine
-    from docker_engine import Engine
+from tests import docker_engine
+from tests.docker_engine import Engine
 
 CHILDREN = Path(__file__).parent / "children"
 
@@ -55,6 +54,13 @@ def pytest_configure(config: pytest.Config) -> None:
     A handler that does nothing is as good as ignoring for us, but is not handed down to programs.
     """
     os.umask(0o022)
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
+    user = os.path.expanduser("~")  # not in /tmp, of which sandboxes have their own
+    os.environ["HOME"] = tempfile.mkdtemp(
+        prefix=".holdfast-tests-", dir=user if os.access(user, os.W_OK) else None
+    )
+    config.add_cleanup(partial(shutil.rmtree, os.environ["HOME"], ignore_errors=True))
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     for number in signal.valid_signals() - {signal.SIGPIPE, signal.SIGXFSZ}:  # which Python ignores
         if signal.getsignal(number) is signal.SIG_IGN:
@@ -81,6 +87,15 @@ def _weight(item: pytest.Item) -> float:
     return 0.0 if marker is None else float(marker.args[0])
 
 
+@pytest.fixture
+def port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        number: int = found.getsockname()[1]
+        return number
+
+
 @pytest.fixture(autouse=True)
 def no_leaks() -> Iterator[None]:
     """A test that leaves a descriptor or a child of its own behind has failed."""
@@ -91,11 +106,11 @@ def no_leaks() -> Iterator[None]:
         gc.collect()  # a process that a caught exception's frames still hold has its log open
         left = {fd: what for fd, what in _descriptors().items() if before.get(fd) != what}
     assert not left, f"descriptors left open: {left}"
-    try:
-        child = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return
-    assert child is None, f"a child was not reaped: {child}"
+    children = []
+    with suppress(ChildProcessError):
+        while child := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG):
+            children.append(child)  # and reaped: the next test is not to suffer from this one
+    assert not children, f"children were not reaped: {children}"
 
 
 def _descriptors() -> dict[str, str]:

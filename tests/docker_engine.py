@@ -41,8 +41,9 @@ from urllib.parse import quote, urlencode
 
 import pytest
 
-from holdfast._kernel import all_processes
+from holdfast.linux.kernel import all_processes
 from holdfast.testing import wait_until
+from tests.proc_files import proc_file
 
 PLACE = Path("/tmp")
 PREFIX = "hfe-"
@@ -468,10 +469,7 @@ def _ip(*arguments: str) -> str:
 
 
 def _environment(pid: int) -> list[bytes]:
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return []
+    return proc_file(pid, "environ").split(b"\0")
 
 
 def _kill(pid: int, number: int) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 import mcp_types as types
 
 from holdfast.mcp._http import Address, serve_http
-from holdfast.mcp._server import Hub, ToolServer, build
 from holdfast.mcp._session import Settings
+from holdfast.mcp._tool_server import Connections, ToolServer, build
 
 PIXEL = (
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJ"
@@ -86,8 +86,8 @@ RESOURCES: dict[str, dict[str, str]] = {
 }
 
 
-def with_fixtures(hub: Hub) -> ToolServer:
-    server = build(hub)
+def with_fixtures(connections: Connections) -> ToolServer:
+    server = build(connections)
     before: dict[str, Any] = {}
     for method in ("tools/list", "tools/call", "resources/read", "resources/subscribe"):
         entry = server.get_request_handler(method)

@@ -22,11 +22,11 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
-from holdfast._client import checked_session
 from holdfast.cli._commands_mcp import _confinement, options_mcp
 from holdfast.cli._parser import Parser, duration
-from holdfast.mcp._server import Hub, build
+from holdfast.client.client import checked_session
 from holdfast.mcp._session import Settings
+from holdfast.mcp._tool_server import Connections, build
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -74,15 +74,15 @@ async def connected(transport: str, era: str, *options: str, **more: Any) -> Asy
 @asynccontextmanager
 async def in_memory(era: str, *options: str, **more: Any) -> AsyncIterator[Client]:
     """As `holdfast mcp` with these options, in this process; at the end its client is lost."""
-    hub = Hub(settings_of(*options))
-    name = hub.settings.session
+    connections = Connections(settings_of(*options))
+    name = connections.settings.session
     if name is not None:
-        await hub.open("", name).session.hold()
+        await connections.open("", name).session.hold()
     try:
-        async with Client(build(hub), mode=era, **more) as client:
+        async with Client(build(connections), mode=era, **more) as client:
             yield client
     finally:
-        await hub.close()
+        await connections.close()
 
 
 def settings_of(*options: str) -> Settings:

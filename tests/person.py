@@ -89,6 +89,10 @@ class Person:
     def sees(self, *texts: str) -> None:
         self._until(lambda: all(text in self.screen() for text in texts), f"{texts} is seen")
 
+    def sees_first(self, text: str) -> None:
+        """At the beginning of the screen's first line."""
+        self._until(lambda: self.line(0).startswith(text), f"{text!r} is seen first")
+
     def was_shown(self, text: bytes) -> None:
         """As soon as it was written; whether it is still to be seen depends on how busy we are."""
 

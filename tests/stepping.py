@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -17,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_SEIZE, _INTERRUPT, _SYSCALL = 0x4206, 0x4207, 24
+_SEIZE, _INTERRUPT, _SYSCALL, _DETACH = 0x4206, 0x4207, 24, 17
 _TRACESYSGOOD = 1
 _WALL = 0x40000000
 
@@ -69,10 +70,23 @@ class Stepper:
     def go_on(self) -> None:
         self._ask(_SYSCALL, 0)
 
+    def release(self) -> None:
+        """Let it go on by itself."""
+        self._ask(_DETACH, 0)
+
     def kill(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
         while not os.WIFSIGNALED(os.waitpid(self.pid, _WALL)[1]):
             pass
+
+
+def stepper_of(pid: int) -> Stepper:
+    try:
+        return Stepper(pid)
+    except PermissionError:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip("ptrace is not allowed here")
 
 
 def killed_at(pid: int, step: int, work: Callable[[], Any]) -> tuple[Any, bool]:
@@ -91,17 +105,13 @@ def killed_at(pid: int, step: int, work: Callable[[], Any]) -> tuple[Any, bool]:
     thread.start()
     reached = False
     try:
-        stepper = Stepper(pid)
+        stepper = stepper_of(pid)
         begin.set()
         while not reached and stepper.step(1.0 if thread.is_alive() else 0.05):
             reached = stepper.steps > step
             if not reached:
                 stepper.go_on()
         stepper.kill()
-    except PermissionError:
-        if os.environ.get("CI") == "true":
-            raise
-        pytest.skip("ptrace is not allowed here")
     finally:
         begin.set()
         thread.join(60)
@@ -109,3 +119,20 @@ def killed_at(pid: int, step: int, work: Callable[[], Any]) -> tuple[Any, bool]:
     if isinstance(results[0], BaseException) and not isinstance(results[0], KeeperError):
         raise results[0]
     return results[0], reached
+
+
+def killed_when(
+    pid: int, happened: Callable[[], bool], then: Callable[[], None], work: Callable[[], Any]
+) -> Any:
+    """Run `work` in a thread, hold `pid` as soon as something has happened, do `then`, kill it."""
+    stepper = stepper_of(pid)
+    with ThreadPoolExecutor(1) as pool:
+        result = pool.submit(work)
+        try:
+            while not happened():
+                assert stepper.step(60), "it waits for something"
+                stepper.go_on()
+            then()
+        finally:
+            stepper.kill()
+        return result.result(60)

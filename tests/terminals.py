@@ -8,7 +8,7 @@ import signal
 import termios
 from pathlib import Path
 
-from holdfast._kernel import all_processes
+from holdfast.linux.kernel import all_processes
 from holdfast.testing import wait_until
 
 TYPE_CHECKING = False

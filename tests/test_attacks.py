@@ -22,18 +22,15 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import BadDirectory, SyncClient, SyncProcess, _lockdown, _sandbox, connect
-from holdfast._home import Home
-from holdfast._sandbox import OPENINGS
+import holdfast
+from holdfast import BadDirectory, SyncClient, SyncProcess, connect
+from holdfast.core.home import Home
+from holdfast.linux import lockdown as _lockdown
+from holdfast.linux import sandbox as _sandbox
+from holdfast.linux.sandbox import OPENINGS
 from holdfast.testing import end_keeper, wait_until
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from tests.mcp_servers import wire
-    from tests.toolcalls import call, toolset
-else:
-    from mcp_servers import wire
-    from toolcalls import call, toolset
+from tests.mcp_servers import wire
+from tests.toolcalls import call, toolset
 
 PYTHON = os.path.realpath(sys.executable)
 HAS_LANDLOCK = _lockdown.landlock_version() >= _lockdown.LEAST_LANDLOCK
@@ -274,6 +271,7 @@ def test_a_home_of_another_keeper_is_out_of_reach(hf: SyncClient, user: Path, na
         assert found.pop("sees") == {"0"}
         assert not succeeded(found), found
         sleeper.kill()
+    end_keeper(str(other))
 
 
 def test_our_own_program_cannot_be_changed(
@@ -283,7 +281,7 @@ def test_our_own_program_cannot_be_changed(
     work = tmp_path / "work"
     package = work / "lib" / "holdfast"
     shutil.copytree(
-        os.path.dirname(_sandbox.__file__), package, ignore=shutil.ignore_patterns("__pycache__")
+        os.path.dirname(holdfast.__file__), package, ignore=shutil.ignore_patterns("__pycache__")
     )
     program = (
         "import holdfast, sys\n"
@@ -292,7 +290,7 @@ def test_our_own_program_cannot_be_changed(
         "    process.wait(60)\n"
         "    print(process.read_at(0).text)\n"
     )
-    command = "touch mine; echo x >> lib/holdfast/_lockdown.py; mv lib lib2; rmdir lib/holdfast"
+    command = "touch mine; echo x >> lib/holdfast/testing.py; mv lib lib2; rmdir lib/holdfast"
     done = subprocess.run(
         [sys.executable, "-c", program, command, str(work)],
         env={**os.environ, "PYTHONPATH": str(work / "lib")},

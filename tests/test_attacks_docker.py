@@ -16,20 +16,17 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import BadDirectory, SyncClient, _sandbox, connect
+import holdfast
+from holdfast import BadDirectory, SyncClient, connect
 from holdfast.testing import end_keeper
+from tests.mcp_servers import wire
+from tests.toolcalls import call, toolset
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from tests.mcp_servers import wire
-    from tests.toolcalls import call, toolset
-else:
-    from mcp_servers import wire
-    from toolcalls import call, toolset
-
-pytestmark = pytest.mark.usefixtures("engine")
+pytestmark = [pytest.mark.usefixtures("engine"), pytest.mark.long]
 BOX = "hfbox"
 
 
@@ -138,7 +135,7 @@ def test_our_own_program_cannot_be_changed(home: str, tmp_path: Path) -> None:
     """Installed where the agent works, it is read-only there: it makes the next container."""
     work = tmp_path / "work"
     compiled = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(os.path.dirname(_sandbox.__file__), work / "lib/holdfast", ignore=compiled)
+    shutil.copytree(os.path.dirname(holdfast.__file__), work / "lib/holdfast", ignore=compiled)
     program = (
         "import holdfast, sys\n"
         "with holdfast.connect(session='test') as hf:\n"
@@ -146,7 +143,7 @@ def test_our_own_program_cannot_be_changed(home: str, tmp_path: Path) -> None:
         "    process.wait(60)\n"
         "    print(process.read_at(0).text)\n"
     )
-    command = "touch mine; echo x >> lib/holdfast/_docker.py; mv lib lib2; rmdir lib/holdfast"
+    command = "touch mine; echo x >> lib/holdfast/testing.py; mv lib lib2; rmdir lib/holdfast"
     done = subprocess.run(
         [sys.executable, "-c", program, command, str(work)],
         env={**os.environ, "PYTHONPATH": str(work / "lib")},

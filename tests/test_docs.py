@@ -33,12 +33,12 @@ def test_every_test_that_the_compatibility_table_names_exists() -> None:
     tests = ROOT / "tests"
     written = {
         name
-        for file in tests.glob("test_*.py")
+        for file in tests.rglob("test_*.py")
         for name in re.findall(r"def (test_\w+)", file.read_text())
     }
-    files = {file.name for file in tests.glob("test_*.py")}
+    files = {file.name for file in tests.rglob("test_*.py")}
     table = (ROOT / "docs" / "compatibility.md").read_text()
-    named = set(re.findall(r"`(?:tests/)?(test_\w+(?:\.py)?)`", table))
+    named = set(re.findall(r"`(?:tests/(?:\w+/)?)?(test_\w+(?:\.py)?)`", table))
     assert len(named) > 100
     assert named <= written | files
 
@@ -48,7 +48,7 @@ def test_every_test_that_the_guarantees_name_exists() -> None:
     tests = ROOT / "tests"
     written = {
         f"{file.name}::{name}"
-        for file in tests.glob("test_*.py")
+        for file in tests.rglob("test_*.py")
         for name in re.findall(r"def (test_\w+)", file.read_text())
     }
     page = (ROOT / "docs" / "guarantees.md").read_text()

@@ -16,14 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast._cgroup import V2, own_groups, remove
+from holdfast.linux.cgroup import V2, own_groups, remove
 from holdfast.testing import wait_until
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from tests.contained import BEST
-else:
-    from contained import BEST
+from tests.contained import BEST
 
 pytestmark = pytest.mark.long
 
@@ -106,7 +101,8 @@ def run_as_nobody(place: Path, name: str, group: Path | None) -> str:
         "no:xdist",
         f"--basetemp={user}/t",
     ]
-    tests = [sys.executable, "-m", "pytest", *pytest_options, str(TESTS / f"test_{name}.py")]
+    file = next(TESTS.rglob(f"test_{name}.py"))
+    tests = [sys.executable, "-m", "pytest", *pytest_options, str(file)]
     commands.append(f"exec {shlex.join([*who, *tests])}")
     done = subprocess.run(
         ["unshare", "--mount", "--propagation=private", "sh", "-c", "\n".join(commands)],

@@ -13,26 +13,18 @@ import httpx2
 import pytest
 
 from holdfast import SyncClient
-from holdfast._kernel import all_processes
+from holdfast.linux.kernel import all_processes
 from holdfast.testing import wait_until
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from tests.contained import MODES, mode_of
-    from tests.mcp_servers import PROGRAM, Web
-else:
-    from contained import MODES, mode_of
-    from mcp_servers import PROGRAM, Web
+from tests.contained import MODES, mode_of
+from tests.mcp_servers import PROGRAM, Web
+from tests.proc_files import proc_file
 
 
 def shown(secret: str, file: str) -> list[int]:
     """Whose `cmdline` or `environ` has it, of all processes but this one."""
     found = []
     for process in all_processes():
-        try:
-            data = Path(f"/proc/{process.pid}/{file}").read_bytes()
-        except OSError:
-            continue
+        data = proc_file(process.pid, file)
         if secret.encode() in data and process.pid != os.getpid():
             found.append(process.pid)
     return found
@@ -172,7 +164,7 @@ def test_a_variable_is_forgotten_whatever_is_around_it() -> None:
     """Where its name ends others', where it is there twice, or not at all."""
     program = (
         "import os\n"
-        "from holdfast._kernel import forget_variable\n"
+        "from holdfast.linux.kernel import forget_variable\n"
         "taken = forget_variable('SECRET')\n"
         "assert 'SECRET' not in os.environ\n"
         "left = open('/proc/self/environ', 'rb').read()\n"

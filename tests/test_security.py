@@ -26,14 +26,14 @@ from holdfast import (
     StoreError,
     SyncClient,
     SyncProcess,
-    _kernel,
-    _link,
-    _wire,
     connect,
 )
-from holdfast._home import Home, new_handle
-from holdfast._quote import as_name
-from holdfast._sync import open_client
+from holdfast.client import link
+from holdfast.client.connect import open_client
+from holdfast.core import wire
+from holdfast.core.home import Home, new_handle
+from holdfast.core.machine import machine
+from holdfast.core.quote import as_name
 from holdfast.testing import wait_until
 
 Child = Callable[..., list[str]]
@@ -48,7 +48,7 @@ class Raw:
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.settimeout(30)
         self._socket.connect(Home(home).socket_address())
-        self._decoder = _wire.Decoder()
+        self._decoder = wire.Decoder()
         self._answers: list[dict[str, Any]] = []
         if greet:
             self.say(self.greeting(session))
@@ -57,12 +57,12 @@ class Raw:
     @staticmethod
     def greeting(session: str | None = None, **changes: object) -> dict[str, Any]:
         return {
-            "hello": _wire.PROTOCOL,
+            "hello": wire.PROTOCOL,
             "version": "test",
             "client": "raw",
             "session": session,
             "lease": None,
-            "machine": _kernel.machine(),
+            "machine": machine(),
             **changes,
         }
 
@@ -170,7 +170,7 @@ def test_even_a_process_object_is_of_no_use_to_another_session(
     """One made from another session's record: everything that acts says not found."""
     from dataclasses import replace
 
-    from holdfast._process import Process
+    from holdfast.client.process import Process
 
     with connect(session="other") as other:
         messages = []
@@ -358,6 +358,7 @@ def test_a_malformed_handle_is_not_found_and_touches_nothing(
 ) -> None:
     """A prefix, a glob, a path, a NUL, ten kilobytes: no process and no file."""
     (tmp_path / "home" / "x.meta.json").write_text("{}")
+    wait_until(lambda: [event.type for event in hf.events()] == ["input"])  # it waits for a line
     before = files_under(str(tmp_path))
     handles: list[Any] = [
         theirs.handle[:-1],
@@ -933,8 +934,8 @@ def test_a_keeper_that_never_answers_is_a_clear_error(
     home: str, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     """It accepts and says nothing, as one that fails again and again at its start would."""
-    monkeypatch.setattr(_link, "SILENCE", 0.1)
-    monkeypatch.setattr(_link, "LONGEST_SILENCE", 0.2)
+    monkeypatch.setattr(link, "SILENCE", 0.1)
+    monkeypatch.setattr(link, "LONGEST_SILENCE", 0.2)
     Home(home).ensure()
 
     async def enter() -> None:

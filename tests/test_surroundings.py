@@ -32,7 +32,7 @@ SURROUNDINGS = {
 def test_it_comes_to_the_same(tmp_path: Path, where: str) -> None:
     """Signals, umask and terminal are the tests' own, and a place may have a space in its name."""
     options = ["-q", "-p", "no:xdist", "-p", "no:cacheprovider", "-k", TOUCHY]
-    files = [str(TESTS / f"test_{name}.py") for name in FILES]
+    files = [str(next(TESTS.rglob(f"test_{name}.py"))) for name in FILES]
     command = [sys.executable, "-m", "pytest", *options, f"--basetemp={tmp_path}/a place", *files]
     done = subprocess.run(
         ["sh", "-c", SURROUNDINGS[where].format('"$@"'), "sh", *command],

@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from holdfast.core.home import Home
+from holdfast.core.store import Store
 from torture._check import check
 from torture._plan import CREWS, FAULTS, Plan, Script, plan_of
-
-from holdfast._home import Home
-from holdfast._store import Store
 
 ROOT = Path(__file__).parent.parent
 SEED, LENGTH = "5", 8.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast import SyncClient, Toolset
-from holdfast._link import run
+from holdfast.client.link import run
 from holdfast.tools import Result
 
 TYPE_CHECKING = False
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def toolset(hf: SyncClient, dialect: str, **options: Any) -> Toolset:
+def toolset(hf: SyncClient, dialect: Any, **options: Any) -> Toolset:
     return Toolset(hf._client, dialect, **options)
 
 

@@ -12,7 +12,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from holdfast._tmux import find_tmux
+from holdfast.core.tmux_server import find_tmux
 
 from . import __doc__ as about
 from ._history import summary

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from holdfast._kernel import all_processes, children, stat
+from holdfast.linux.kernel import all_processes, children, stat
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,8 +45,11 @@ def guard_of(home: str) -> int | None:
             guard = int(json.load(file)["guard"])
     except (OSError, ValueError, LookupError, TypeError):
         return None
-    words = words_of(guard)
-    return guard if "keeper/__main__.py" in words and home in words and alive(guard) else None
+    return guard if _is_keeper(guard) and home in words_of(guard) else None
+
+
+def _is_keeper(pid: int) -> bool:
+    return "keeper/__main__.py" in words_of(pid) and alive(pid)
 
 
 def worker_of(guard: int) -> int | None:
@@ -191,7 +194,9 @@ class Injector:
             return False
         self._wait_for(lambda: not alive(guard))
         self.journal.write(fault=fault.kind, pid=guard)
-        if not alive(worker):  # by chance they went together
+        # By chance they went together, or it was no worker: see `worker_of`.
+        self._wait_for(lambda: guard_of(self.home) == worker or not _is_keeper(worker))
+        if not _is_keeper(worker):
             self._both(fault, guard, worker)
         return True
 

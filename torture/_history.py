@@ -141,6 +141,11 @@ class History:
         if since is not None:
             yield since, since + BUSY
 
+    def both_killed(self, begun: float, ended: float | None) -> list[float]:
+        """When both halves were killed during an act."""
+        times = [entry["t"] for entry in self.faults if entry.get("both")]
+        return [t for t in times if begun - SLACK <= t <= (ended or float("inf"))]
+
     def had(self, *kinds: str) -> bool:
         return any(True for _ in self.windows(*kinds))
 

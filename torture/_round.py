@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from holdfast._kernel import all_processes
+from holdfast.linux.kernel import all_processes
 
 from ._check import Problem, check
 from ._faults import Injector, alive, guard_of, watcher_of, words_of, worker_of
@@ -109,6 +109,18 @@ class Client:
         return self.process is None and self.life >= len(self.script.lives)
 
 
+def _open_files(pid: int) -> str:
+    """How many descriptors of each kind a process has."""
+    kinds: dict[str, int] = {}
+    try:
+        for number in os.listdir(f"/proc/{pid}/fd"):
+            kind = os.readlink(f"/proc/{pid}/fd/{number}").partition(":[")[0]
+            kinds[kind] = kinds.get(kind, 0) + 1
+    except OSError:
+        pass  # it has ended
+    return str(kinds)
+
+
 def _own(entry: dict[str, Any]) -> float:
     """The time that a step may take by what it is."""
     verb, *arguments = entry["do"]
@@ -129,7 +141,7 @@ class Round:
         }
         self.environment |= {"TORTURE": root, "PYTHONPATH": f"{_HERE}:{_HERE}/src"}
         self.problems: list[Problem] = []
-        self._mounted = False
+        self._mounted = self._roomy = False
         self._bystander: subprocess.Popen[bytes] | None = None
         for name in ("journals", "witness", "scripts", "disk"):
             os.makedirs(f"{root}/{name}", exist_ok=True)
@@ -189,6 +201,8 @@ class Round:
             while faults and faults[0].at <= now - began and now < self.curfew:
                 self.injector.inject(faults.pop(0))
             self.injector.tick()
+            if now >= self.curfew:
+                self._give_room()
             for client in self.clients:
                 client.tick()
                 late = client.late(self.surroundings.limit)
@@ -243,7 +257,15 @@ class Round:
 
     # -- the end -------------------------------------------------------------------------------
 
+    def _give_room(self) -> None:
+        """What was written may have filled a small disk for good: with room again all goes on."""
+        if self._mounted and not self._roomy:
+            mount = ["mount", "-o", "remount,size=1g", self.root + "/disk"]
+            subprocess.run(mount, check=True)
+            self._roomy = True
+
     def _settle(self) -> None:
+        self._give_room()
         with open(self.root + "/journals/settle.err", "ab") as errors:
             process = subprocess.Popen(
                 [sys.executable, "-m", "torture._settle", self.root],
@@ -283,7 +305,7 @@ class Round:
         until = time.monotonic() + _GO_WITHIN
         while left := self._of_ours():
             if time.monotonic() > until:
-                lines = [f"{pid}: {words_of(pid)[:200]}" for pid in left]
+                lines = [f"{pid}: {words_of(pid)[:200]} {_open_files(pid)}" for pid in left]
                 self.problems.append(
                     Problem("somebody survives", "nobody is left when the keeper is", "", lines)
                 )

@@ -13,8 +13,8 @@ import time
 from typing import TYPE_CHECKING
 
 from holdfast import HoldfastError
-from holdfast._home import Home
-from holdfast._sync import open_client
+from holdfast.client.connect import open_client
+from holdfast.core.home import Home
 
 from ._journal import Journal
 from ._plan import NATURAL, Script
@@ -50,6 +50,14 @@ def main(argv: list[str]) -> int:
             and (spec.kind in kinds or spec.timeout is not None or not kinds)
         ]
 
+    def untold() -> list[str]:
+        """What ended is told a moment later, or once there is room for it."""
+        return [
+            process.handle
+            for process in client.list()
+            if not process.record.running and not process.record.told
+        ]
+
     def step(name: str, act: Callable[[], Any]) -> Any:
         journal.write(settle=name)
         try:
@@ -60,6 +68,8 @@ def main(argv: list[str]) -> int:
         journal.write(settle=name, ok=result)
         return result
 
+    # Whatever was killed last: one that nobody needs any more is not started, and clears nothing.
+    step("keeper", client.keeper_start)
     ends = tuple(kind for kind in NATURAL if kind != "daemon")
     step("naturally", lambda: _until(lambda: not running(*ends), lambda: running(*ends)))
     step("stop", lambda: _stop(client, running))
@@ -67,6 +77,7 @@ def main(argv: list[str]) -> int:
         if spec.kind == "daemon":
             step("kill", lambda handle=handle: _kill(client, handle))  # type: ignore[misc]
     step("running", running)
+    step("told", lambda: _until(lambda: not untold(), untold))
     step("events", lambda: _events(client))
     step("descriptors", lambda: _descriptors(client))
     client.close()
@@ -124,7 +135,7 @@ def _descriptors(client: SyncClient) -> dict[str, Any]:
             for number in os.listdir(f"/proc/{status[half]}/fd"):
                 try:
                     names.append(os.readlink(f"/proc/{status[half]}/fd/{number}"))
-                except FileNotFoundError:
+                except OSError:
                     continue
             if len(names) > most or any("/processes/proc-" in name for name in names):
                 found[half] = sorted(names)

@@ -17,14 +17,17 @@ import signal
 import tempfile
 import time
 
-from ._home import Home
-from ._start import try_connect, wait_until_gone
-from ._sync import open_client
+from .client.connect import open_client
+from .client.find_keeper import wait_until_gone
+from .core.home import Home
+from .core.units import parse_patience
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import TypeVar
+
+    from .core.types import Duration
 
     T = TypeVar("T")
 
@@ -32,20 +35,25 @@ __all__ = ["end_keeper", "temporary_home", "wait_until"]
 
 
 def wait_until(
-    condition: Callable[[], T], *, timeout: float = 30.0, interval: float = 0.005, what: str = ""
+    condition: Callable[[], T],
+    *,
+    timeout: Duration = 30.0,
+    interval: Duration = 0.005,
+    what: str = "",
 ) -> T:
     """Wait for `condition` to be true and return what it returned; AssertionError if it never is.
 
     The time is a ceiling, not a duration: a generous one costs nothing.
     """
-    deadline = time.monotonic() + timeout
+    patience, pause = parse_patience(timeout), parse_patience(interval, "interval")
+    deadline = time.monotonic() + patience
     while True:
         result = condition()
         if result:
             return result
         if time.monotonic() > deadline:
-            raise AssertionError(f"not true after {timeout:g} s: {what or condition}")
-        time.sleep(interval)
+            raise AssertionError(f"not true after {patience:g} s: {what or condition}")
+        time.sleep(pause)
 
 
 @contextlib.contextmanager
@@ -69,10 +77,7 @@ def end_keeper(path: str) -> None:
         records, _ = client.store.scan(ended=False)
         if records:
             client.stop_all(grace=0)
-        probe = try_connect(home)
-        if probe is not None:
-            probe.close()
-            client.keeper_stop(kill=True)
+        client.keeper_stop(kill=True)
     finally:
         client.close()
     if not wait_until_gone(home):

@@ -1,6 +1,6 @@
 """A runner: runs the process of a keeper as a job of ``far_away.py``.
 
-It does as `holdfast.keeper.runner` says. What it is asked for is a table: the far socket and the
+It does as `keeper.modes.runner` says. What it is asked for is a table: the far socket and the
 command there, its environment, and a trick to try its keeper with: ``dies first`` (before it has
 begun anything), ``dies`` (each time), ``stuck`` (once it is to kill what it runs), or ``lingers``
 (when its job has ended).
@@ -18,7 +18,7 @@ import termios
 import time
 from typing import Any
 
-SHELF = 3
+FD_STORE = 3
 asked: dict[str, Any] = json.loads(os.environ["HOLDFAST_RUNNER"])
 base = f"{asked['directory']}/{asked['handle']}"
 
@@ -68,15 +68,15 @@ def pass_on(number: int, frame: object) -> None:
 
 
 def input_link() -> socket.socket:
-    """The one that stdin goes through; it lies on the shelf, and so outlives a runner."""
-    shelf = socket.socket(fileno=os.dup(SHELF))
+    """The one that stdin goes through; in the store of descriptors it outlives a runner."""
+    fd_store = socket.socket(fileno=os.dup(FD_STORE))
     try:
         flags = socket.MSG_PEEK | socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
-        _, ancillary, _, _ = shelf.recvmsg(1, socket.CMSG_LEN(4), flags)
+        _, ancillary, _, _ = fd_store.recvmsg(1, socket.CMSG_LEN(4), flags)
         return socket.socket(fileno=struct.unpack("i", ancillary[0][2])[0])
     except BlockingIOError:
         link = connect("input")
-        socket.send_fds(shelf, [b"."], [link.fileno()])
+        socket.send_fds(fd_store, [b"."], [link.fileno()])
         return link
 
 

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+import time
 
 way, host = sys.argv[1:3]
 port = int(sys.argv[3]) if len(sys.argv) > 3 else 0
@@ -72,6 +73,21 @@ def grandchild() -> None:
     server.close()
     os.close(write)
     signal.pause()
+
+
+def passed_on() -> None:
+    """A socket that at each line becomes another descendant's, eight times, and nobody else's."""
+    server = listening()
+    if os.fork() != 0:
+        server.close()
+        signal.pause()
+    print("ready", flush=True)
+    while os.read(0, 1):
+        for _ in range(8):
+            time.sleep(0.002)
+            if os.fork() != 0:
+                os._exit(0)
+        print("passed on", flush=True)
 
 
 def workers() -> None:

@@ -1,7 +1,7 @@
 """The command line: parse, one client call, render.
 
 Only what the given command needs is imported: `holdfast ps` has to feel instant, and most of what
-a command line tool spends its time on is importing.
+a command line tool spends its time on is importing. Nobody imports it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ENDED_FIRST = 1
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; never raises, never shows a traceback."""
-    from holdfast._errors import HoldfastError
+    from holdfast.core.errors import HoldfastError
 
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # started with it closed; what is printed goes nowhere
@@ -66,13 +66,13 @@ def _dispatch(argv: list[str]) -> int:
             return _dispatch([argv[1], "--help"])
         print(_parser.overview())
         return 0
-    if argv[0] in ("-V", "--version"):
-        from holdfast._version import __version__
+    if argv[0] in ("-V", "--version", "version"):
+        from holdfast.core.version import __version__
 
         print(f"holdfast {__version__}")
         return 0
     if argv[0] == "__complete":
-        from ._completion import complete
+        from ._shell_completion import complete
 
         return complete(argv[1:])
     name = argv[0]

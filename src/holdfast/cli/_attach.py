@@ -21,13 +21,13 @@ import select
 import signal
 import time
 
-from holdfast._errors import NotFound
-from holdfast._output import Log
-from holdfast._watch import Watch
+from holdfast.core.errors import NotFound
+from holdfast.linux.inotify import Watch
+from holdfast.output.log import Log
 
+from ..terminal.escape_filter import EscapeFilter
 from ._crop import frame
 from ._person import LEAVE_ALTERNATE, Person
-from ._sieve import Sieve
 from ._typing import Typist
 
 TYPE_CHECKING = False
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Iterator
 
-    from holdfast._screen import Rendering
-    from holdfast._sync import SyncClient, SyncProcess
+    from holdfast.client.sync import SyncClient, SyncProcess
+    from holdfast.terminal.screen import Rendering
 
     from ._typing import Detach
 
@@ -93,7 +93,7 @@ class Attachment:
         self._person = Person()
         self._size = self._person.size()
         self._log, self._picture = self._new_log(), self._new_picture()
-        self._sieve = Sieve()
+        self._filter = EscapeFilter()
         self._position = 0
         # The size for which bytes are passed on as they are, as the record has it; None: not now.
         self._passing = self._entry() if from_start else None
@@ -116,7 +116,7 @@ class Attachment:
         return Log(self._home.log(self._handle), self._home.head(self._handle))
 
     def _new_picture(self) -> Rendering:
-        from holdfast._screen import Rendering
+        from holdfast.terminal.screen import Rendering
 
         return Rendering(self._new_log())
 
@@ -271,15 +271,15 @@ class Attachment:
         if person.alternate == picture.fullscreen:
             person.command(b"\x1b[H\x1b[2J")
         self._main_is_right = not picture.fullscreen
-        self._sieve = Sieve()
-        person.show(self._sieve.feed(picture.redraw()))
+        self._filter = EscapeFilter()
+        person.show(self._filter.feed(picture.redraw()))
         person.command(b"\x1b[?2026l")
         self._position = picture.offset
         self._passing = self._entry()
         self._behind_since, self._typed = 0.0, False
 
     def _scrolled_away(self) -> bytes:
-        """What the person has above the cursor goes where they can scroll back to it."""
+        """Scroll what the person has above the cursor to where they can find it again."""
         rows = (self._size or self.record.size or (80, 24))[1]
         return b"\r\n" * (rows - self._person.line_start) + b"\x1b[H"
 
@@ -291,7 +291,7 @@ class Attachment:
             self._more = True
             return
         self._position = output.end
-        data = self._sieve.feed(output.data)
+        data = self._filter.feed(output.data)
         if not self._main_is_right and self._person.alternate and (at := _LEAVING.search(data)):
             self._person.show(data[: at.start()])
             self._redraw()
@@ -301,7 +301,7 @@ class Attachment:
         if not output.more:
             self._behind_since = 0.0
             if not self.record.running and not output.data:
-                self._person.show(self._sieve.rest())
+                self._person.show(self._filter.rest())
                 raise Left("ended")
         self._more = output.more or not self.record.running
 
@@ -314,7 +314,7 @@ class Attachment:
         return self._log.size() - at > _BEHIND
 
     def _draw_part(self) -> None:
-        """As much of the picture as fits, now and then; only rows that changed."""
+        """Draw as much of the picture as fits, now and then; only rows that changed."""
         now = time.monotonic()
         if self._frame and now < self._frame_due and self.record.running:
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
-from holdfast._errors import WaitTimeout
+from holdfast.core.errors import WaitTimeout
 
 from . import ENDED_FIRST, FAILED, TIMED_OUT, _render
 from ._handles import find, find_all, find_group, open_for
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Iterator
 
-    from holdfast._sync import SyncClient, SyncProcess
-    from holdfast._wait_for import Waited
+    from holdfast.client.sync import SyncClient, SyncProcess
+    from holdfast.client.wait_for import Waited
+    from holdfast.core.types import Condition
 
     from ._parser import Parser
 
@@ -67,7 +68,7 @@ def do_send(args: Namespace) -> int:
 
 
 def _parts(args: Namespace) -> Iterator[tuple[str | bytes, bool, bool]]:
-    """What to send, in pieces: the text, whether with Enter, and whether it ends the input."""
+    """Yield what to send: a text, whether with Enter, and whether it ends the input."""
     eof = args.eof and not args.keys
     text = args.words[1:]
     if text == ["-"]:
@@ -81,15 +82,15 @@ def _parts(args: Namespace) -> Iterator[tuple[str | bytes, bool, bool]]:
 
 
 def _least(process: SyncProcess, data: str | bytes, enter: bool) -> int:
-    """How many bytes it takes if it takes everything."""
-    from holdfast._terminal import typed
+    """The number of bytes it takes if it takes everything."""
+    from holdfast.terminal.control import typed
 
     raw = data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data
-    return len(typed(data, raw, terminal=process.record.mode != "pipe", enter=enter))
+    return len(typed(data, raw, terminal=process.record.capabilities.terminal, enter=enter))
 
 
 def parse_keys(names: list[str]) -> None:
-    from holdfast._keys import parse
+    from holdfast.terminal.keys import parse
 
     for name in names:
         parse(name)
@@ -182,7 +183,7 @@ def _wait_for(args: Namespace, client: SyncClient, processes: list[SyncProcess])
 
 
 def _show_ended(waited: Waited, *, brief: bool) -> None:
-    """Who ended before it could do what was waited for, and the last it said."""
+    """Tell who ended before it could do what was waited for, and the last it said."""
     told = {met.handle for met in waited.met if met.condition == "exit"}
     for handle, end in waited.ended.items():
         if handle in told:
@@ -198,11 +199,11 @@ def _show_ended(waited: Waited, *, brief: bool) -> None:
 
 
 def _seconds(timeout: str) -> str:
-    """As it was given; a number alone is of seconds."""
+    """A time as it was given; a number alone is of seconds."""
     return f"{timeout} s" if timeout.replace(".", "", 1).isdigit() else timeout
 
 
-def _since(given: object, since: str) -> object:
+def _since(given: Condition, since: str) -> Condition:
     if isinstance(given, dict):
         return {"since": since, **given} if "output" in given else given
     kind, equals, value = str(given).partition("=")

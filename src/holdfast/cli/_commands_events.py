@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from holdfast._model import duration_text
+from holdfast.core.record import duration_text
 
 from . import _render
 from ._handles import open_for
@@ -13,17 +13,19 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from holdfast._model import Event
+    from holdfast.core.record import Event
 
     from ._parser import Parser
 
 _BESIDE = 30
-_HEADER = ("AT", "SESSION", "NUMBER", "HANDLE", "LABEL", "STATUS", "DURATION", "COMMAND")
+_HEADER = ("AT", "SESSION", "SEQ", "HANDLE", "LABEL", "STATUS", "DURATION", "COMMAND")
 
 
 def options_events(parser: Parser) -> None:
     parser.epilog = "Shows what nobody has acknowledged. A `wait` that saw the end acknowledges it."
-    parser.option("--after", metavar="N", type=int, default=0, help="only numbers above N")
+    parser.option(
+        "--after", metavar="N", type=int, default=0, help="only those whose SEQ is above N"
+    )
     parser.option("-f", "--follow", action="store_true", help="go on with what comes")
     parser.option("--ack", action="store_true", help="acknowledge what was shown")
     parser.option("-a", "--all", action="store_true", help="acknowledged ones too")
@@ -87,7 +89,7 @@ def _cells(event: Event) -> tuple[str | tuple[str, str | None], ...]:
         more = f" ({event.missed} more before it)" if event.missed else ""
         command = event.condition + (f": {seen}" if seen else "") + more
     return (
-        event.at[:19] + "Z",
+        _render.local_time(event.at),
         event.session,
         str(event.seq),
         event.handle or "-",
@@ -108,4 +110,4 @@ def _show_row(event: Event, header: bool) -> None:
     print("\n".join(lines if header else lines[1:]), flush=True)
 
 
-_WIDTHS = (20, 12, 6, 21, 12, 15, 8, 7)
+_WIDTHS = (12, 12, 3, 21, 12, 15, 8, 7)

@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from holdfast._sync import SyncClient, SyncProcess
+    from holdfast.client.sync import SyncClient, SyncProcess
 
     from ._parser import Parser
 
@@ -41,5 +41,5 @@ def _exec(client: SyncClient, args: Namespace) -> SyncProcess:
         command[0] if len(command) == 1 else command,
         cwd=args.cwd,
         user=args.user,
-        **common_arguments(args),
+        **common_arguments(client, args),
     )

@@ -15,11 +15,10 @@ import re
 import sys
 import time
 
-from holdfast._errors import HoldfastError
-from holdfast._home import Home, make_private_directory, open_private
-from holdfast._link import run
-from holdfast._quote import inside
-from holdfast._watch import Watch
+from holdfast.core.errors import HoldfastError
+from holdfast.core.home import Home, make_private_directory, open_private
+from holdfast.core.quote import inside
+from holdfast.linux.inotify import Watch
 
 from . import _render
 from ._parser import Usage, duration
@@ -28,8 +27,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from holdfast._model import Event
-    from holdfast._sync import SyncClient
+    from holdfast.client.sync import SyncClient
+    from holdfast.core.record import Event
 
     from ._parser import Parser
 
@@ -46,25 +45,8 @@ _DEPTH = 8
 _HEAD = 300
 _HOOKS = 8
 _LOOK_AGAIN = 1.0  # for a keeper that died while nobody else looked
-_SETTINGS = """{
-  "hooks": {
-    "PostToolUse": [
-      {
-        "matcher": "mcp__holdfast__.*|Bash",
-        "hooks": [
-          {
-            "type": "command",
-            "command": "holdfast hook claude",
-            "asyncRewake": true,
-            "timeout": 7200,
-            "rewakeSummary": "A background process has news"
-          }
-        ]
-      }
-    ]
-  }
-}
-"""
+_MATCHER = "mcp__holdfast__.*|Bash"
+_AT_MOST = 7200  # seconds that Claude Code lets a hook wait
 
 
 def options_hook(parser: Parser) -> None:
@@ -87,7 +69,7 @@ def do_hook(args: Namespace) -> int:
     if args.words != ["claude"]:
         raise Usage(f"there is a hook for claude, not for {args.words[0]!r}")
     if args.print_config:
-        sys.stdout.write(_SETTINGS)
+        print(json.dumps(_settings(), indent=2))
         return 0
     settle = duration(args.settle, "--settle")
     deadline = None
@@ -101,7 +83,7 @@ def do_hook(args: Namespace) -> int:
     place = _take_place(home, session)
     if place is None:
         return 0  # enough others wait for the same
-    from holdfast._sync import open_client
+    from holdfast.client.connect import open_client
 
     client = open_client(home, session)
     try:
@@ -118,12 +100,28 @@ def do_hook(args: Namespace) -> int:
     return WAKE
 
 
+def _settings() -> dict[str, object]:
+    """The block for Claude Code's settings."""
+    import shlex
+
+    from holdfast.core.programs import cli_program
+
+    hook = {
+        "type": "command",
+        "command": shlex.join([*cli_program(), "hook", "claude"]),
+        "asyncRewake": True,
+        "timeout": _AT_MOST,
+        "rewakeSummary": "A background process has news",
+    }
+    return {"hooks": {"PostToolUse": [{"matcher": _MATCHER, "hooks": [hook]}]}}
+
+
 def _read_stdin() -> str:
     return os.fsdecode(sys.stdin.buffer.read(_MOST_INPUT)) if sys.stdin is not None else ""
 
 
 class _Given:
-    """What the hook was told of the call: whose handles it was about, and what events it showed.
+    """The call a hook was told of: the handles it was about, and the events it showed.
 
     Handles are taken from where our tools put them, never from output: what a process prints may
     name anybody's.
@@ -175,7 +173,7 @@ class _Given:
 
 
 def _session_of(home: Home, handles: list[str]) -> str | None:
-    from holdfast._store import Store
+    from holdfast.core.store import Store
 
     store = Store(home)
     for handle in reversed(handles):
@@ -205,7 +203,7 @@ def _take_place(home: Home, session: str) -> int | None:
 
 
 def _news(client: SyncClient, session: str, settle: float, deadline: float | None) -> list[Event]:
-    """What this hook is the first to tell of; nothing when there is nothing left to wait for."""
+    """Claim what this hook is the first to tell of; nothing when nothing is left to wait for."""
     with Watch([client.home.outbox(session)]) as watch:
         while True:
             watch.drain()
@@ -221,11 +219,11 @@ def _news(client: SyncClient, session: str, settle: float, deadline: float | Non
                     continue  # it came just now
                 if all(process.record.told for process in client.list()):
                     return []
-                run(client._client._link.call("status", {}))  # there is a keeper, which will tell
+                client.keeper_start()  # it will tell
             left = _LOOK_AGAIN
             if deadline is not None:
                 left = min(left, deadline - time.monotonic())
                 if left <= 0:
                     return []
             fd = watch.fileno()
-            run(client._client._link.readable(fd, left if fd is not None else min(left, 0.5)))
+            client.readable(fd, left if fd is not None else min(left, 0.5))

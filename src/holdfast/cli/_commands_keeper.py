@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
+from holdfast.client.config import DEFAULT
+from holdfast.core.record import DEFAULT_SESSION
+
 from . import _render
 from ._handles import open_for
 
@@ -11,6 +16,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ._parser import Parser
+
+_KEPT = "; 1d for what `holdfast run` starts"
 
 
 def options_keeper(parser: Parser) -> None:
@@ -58,37 +65,61 @@ def _show_status(home: str, status: dict[str, Any]) -> None:
 def options_config(parser: Parser) -> None:
     parser.epilog = (
         "Each can be set in config.toml of the home, or as HOLDFAST_ and its name in capitals, "
-        "which counts more."
+        "which counts more. Behind each is where it comes from."
     )
-    parser.json("print the settings as a JSON object")
+    parser.session("the session to tell of (default: $HOLDFAST_SESSION, else `default`)")
+    parser.json("print the settings as a JSON object, and in `sources` where they come from")
 
 
 def do_config(args: Namespace) -> int:
-    from holdfast._config import SETTINGS
+    from holdfast.client.config import SETTINGS
 
     client = open_for(args)
     values = {key: client.config[key] for key in SETTINGS}
+    sources = {key: client.config.source(key) for key in SETTINGS}
+    home, session = client.home.path, client.session or DEFAULT_SESSION
+    where = {"home": _home_source(), "session": _session_source(args)}
     if args.json:
-        _render.show_json(values)
+        sources |= where
+        _render.show_json({**values, "home": home, "session": session, "sources": sources})
         return 0
-    print(f"# {_render.safe(client.home.config)}")
-    for key, value in values.items():
-        print(f"{key} = {_toml(key, value)}")
+    print(_render.safe(f"# home: {home} ({where['home']})"))
+    print(_render.safe(f"# session: {session} ({where['session']})"))
+    lines = {key: f"{key} = {_toml(SETTINGS[key].unit, value)}" for key, value in values.items()}
+    width = max(map(len, lines.values()))
+    for key, line in lines.items():
+        kept = _KEPT if key == "retention" and sources[key] == DEFAULT else ""
+        unset = "# " if sources[key] == DEFAULT else ""  # in a file it would be set
+        print(_render.safe(f"{unset}{line:<{width + 2 - len(unset)}}  # {sources[key]}{kept}"))
     return 0
 
 
-def _toml(key: str, value: Any) -> str:
+def _home_source() -> str:
+    names = ("HOLDFAST_HOME", "XDG_STATE_HOME")
+    return next((name for name in names if os.environ.get(name)), DEFAULT)
+
+
+def _session_source(args: Namespace) -> str:
+    own = os.environ.get("HOLDFAST_SESSION") or None
+    if args.session is None:
+        return DEFAULT
+    return "HOLDFAST_SESSION" if args.session == own else "--session"
+
+
+def _toml(unit: str, value: Any) -> str:
     """A value as it would be written in the file."""
     import json
 
     if value is None:
         return '"none"'
-    if key in ("log_cap", "log_limit", "memory"):
-        for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+    if unit == "CxR":
+        return '"{}x{}"'.format(*value)
+    if unit == "SIZE":
+        for power, letters in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
             if value and value % (1 << power) == 0:
-                return f'"{value >> power}{unit}"'
-    if isinstance(value, float) and key != "cpu":
-        for seconds, unit in ((3600, "h"), (60, "m"), (1, "s")):
+                return f'"{value >> power}{letters}"'
+    if unit == "TIME":
+        for seconds, letter in ((86400, "d"), (3600, "h"), (60, "m"), (1, "s")):
             if value and value % seconds == 0:
-                return f'"{int(value // seconds)}{unit}"'
+                return f'"{int(value // seconds)}{letter}"'
     return json.dumps(value)

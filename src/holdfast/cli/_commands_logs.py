@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Protocol
 
-    from holdfast._output import Output
-    from holdfast._sync import SyncProcess
+    from holdfast.client.sync import SyncProcess
+    from holdfast.core.types import Stream
+    from holdfast.output.log import Output
 
     from ._parser import Parser
 
@@ -50,9 +51,7 @@ def do_logs(args: Namespace) -> int:
     _check(args)
     client = open_for(args)
     process = find(client, args.words[0])
-    streams = [args.stream] if args.stream else ["stdout"]
-    if args.stream is None and process.record.err_log is not None:
-        streams.append("stderr")
+    streams = [args.stream] if args.stream else process.record.streams
     if args.follow and len(streams) > 1:
         return _both(args, process.handle)
     for stream in streams:
@@ -92,14 +91,14 @@ def _both(args: Namespace, handle: str) -> int:
     return 0
 
 
-def _show(args: Namespace, process: SyncProcess, stream: str) -> None:
+def _show(args: Namespace, process: SyncProcess, stream: Stream) -> None:
     outputs = _outputs(args, process, stream)
     if args.json:
         show = _json_lines if args.follow else _json_object
         show(process.handle, stream, outputs, _decoder(args))
     elif args.plain:
         _plain(outputs, FDS[stream])
-    elif process.record.mode != "pipe" and os.isatty(1) and _render.can_draw():
+    elif process.record.capabilities.terminal and os.isatty(1) and _render.can_draw():
         from ._person import show_all
 
         show_all(outputs)
@@ -108,7 +107,7 @@ def _show(args: Namespace, process: SyncProcess, stream: str) -> None:
 
 
 def _decoder(args: Namespace) -> Decoder:
-    """What makes text of bytes that may be cut anywhere, such as inside a character."""
+    """A decoder of bytes that may be cut anywhere, such as inside a character."""
     if args.plain:
         return _Plain()
     import codecs
@@ -123,7 +122,7 @@ class _Plain:
         self._held = b""
 
     def decode(self, data: bytes, final: bool = False) -> str:
-        from holdfast._completion import clean_text
+        from holdfast.core.completion import clean_text
 
         data = self._held + data
         whole = final or len(data) > _LONGEST_LINE
@@ -141,7 +140,7 @@ def _plain(outputs: Iterator[Output], fd: int) -> None:
     write(fd, shown(decoder.decode(b"", final=True)).encode())
 
 
-def _outputs(args: Namespace, process: SyncProcess, stream: str) -> Iterator[Output]:
+def _outputs(args: Namespace, process: SyncProcess, stream: Stream) -> Iterator[Output]:
     if args.since is not None and not args.since.isdigit():
         yield from _news(args, process, stream)
         return
@@ -177,7 +176,7 @@ def _outputs(args: Namespace, process: SyncProcess, stream: str) -> Iterator[Out
         start = output.end
 
 
-def _page(process: SyncProcess, stream: str, first: int, count: int) -> Iterator[Output]:
+def _page(process: SyncProcess, stream: Stream, first: int, count: int) -> Iterator[Output]:
     """Lines by number, however many bytes they have: not all may come at once."""
     while True:
         output = process.lines(first, count, stream=stream)
@@ -189,7 +188,7 @@ def _page(process: SyncProcess, stream: str, first: int, count: int) -> Iterator
         first, count = output.next_line, count - (output.next_line - output.first_line)
 
 
-def _rest_of_line(process: SyncProcess, stream: str, offset: int) -> Iterator[Output]:
+def _rest_of_line(process: SyncProcess, stream: Stream, offset: int) -> Iterator[Output]:
     while (output := process.read_at(offset, _CHUNK, stream=stream)).data:
         end = output.data.find(b"\n") + 1
         if end:
@@ -200,8 +199,8 @@ def _rest_of_line(process: SyncProcess, stream: str, offset: int) -> Iterator[Ou
         offset = output.end
 
 
-def _news(args: Namespace, process: SyncProcess, stream: str) -> Iterator[Output]:
-    """What this reader has not seen, with its cursor moved on."""
+def _news(args: Namespace, process: SyncProcess, stream: Stream) -> Iterator[Output]:
+    """Read what this reader has not seen, and move its cursor on."""
 
     def unread() -> Iterator[Output]:
         output = None

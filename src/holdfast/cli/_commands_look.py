@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from typing import Any
 
-    from holdfast._model import Record
-    from holdfast._usage import Usage
+    from holdfast.core.record import Record
+    from holdfast.linux.usage import Usage
 
     from ._parser import Parser
 
@@ -21,8 +21,11 @@ def options_ps(parser: Parser) -> None:
     parser.option(
         "-u", "--usage", action="store_true", help="what those that run use, with all they started"
     )
+    parser.option("-q", "--quiet", action="store_true", help="print handles only")
     parser.option("--group", metavar="G", help="only this group")
-    parser.epilog = "CPU AVG is since the start of the process; `holdfast stats` has it for now."
+    parser.epilog = (
+        "CPU AVERAGE is since the start of the process; `holdfast stats` has it for now."
+    )
     parser.session()
     parser.json("print the records as one JSON array, with what they use")
 
@@ -31,10 +34,14 @@ def do_ps(args: Namespace) -> int:
     client = open_for(args)
     listed = client.list(group=args.group, ended=args.all)
     records = [process.record for process in listed]
+    if args.quiet and not args.json:
+        for record in records:
+            print(record.handle)
+        return 0
     running = [record for record in records if record.running]
     used = None
     if args.usage or args.json:
-        from holdfast._usage import usages
+        from holdfast.linux.usage import usages
 
         used = usages(running)
     if args.json:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
+from holdfast.core.spawn_spec import LIMITS, SPAWN_SPEC
+
 from ._parser import Usage, duration
 
 TYPE_CHECKING = False
@@ -11,12 +15,10 @@ if TYPE_CHECKING:
 
     from ._parser import Parser
 
-_LIMITS = {
-    "memory": ("SIZE", "a command ends when it and its children have more"),
-    "cpu": ("NUMBER", "so many CPUs, like 0.5 or 2, for a command and its children"),
-    "processes": ("NUMBER", "so many processes at one time for a command"),
-    "files": ("NUMBER", "so many open files in each process"),
-}
+_NOT_INSTALLED = (
+    "the MCP server needs the package mcp, which is not installed; "
+    "`pip install 'holdfast-agents[mcp]'` brings it"
+)
 CLIENTS = ("claude", "codex", "cursor", "vscode", "gemini", "opencode")
 
 
@@ -55,8 +57,9 @@ def options_mcp(parser: Parser) -> None:
         help="run every command in a sandbox: it can write to this directory only; =network: with "
         "a network; =sockets: with Unix sockets",
     )
-    for limit, (metavar, help) in _LIMITS.items():
-        parser.option(f"--{limit}", metavar=metavar, help=help)
+    for name in LIMITS:
+        option = SPAWN_SPEC[name]
+        parser.option(*option.flags, metavar=option.unit, help=f"each command: {option.help}")
     parser.option("--http", metavar="HOST:PORT", help="serve HTTP there instead of stdio")
     parser.option("--token-file", metavar="FILE", help="with --http: the token is in this file")
     parser.option(
@@ -86,8 +89,8 @@ def do_mcp(args: Namespace) -> int:
     import gc
     import os
 
-    from holdfast._client import checked_session
-    from holdfast._kernel import forget_variable
+    from holdfast.client.client import checked_session
+    from holdfast.linux.kernel import forget_variable
     from holdfast.tools import load_dialect
 
     load_dialect(args.dialect)
@@ -99,21 +102,25 @@ def do_mcp(args: Namespace) -> int:
             raise Usage(
                 "--print-config is for stdio; for HTTP give the client the address and token"
             )
-        from holdfast.mcp._configs import config_for
+        from holdfast.mcp import config_for
 
         print(config_for(args.print_config, _options(args)))
+        if not os.environ.get("UV") and find_spec("mcp") is None:
+            from ._render import complain
+
+            complain(_NOT_INSTALLED)  # the agent would only say that the server does not answer
         return 0
     token = forget_variable("HOLDFAST_MCP_TOKEN")  # which nothing that is started may have
     if args.http is None and (args.token_file or args.no_token or args.allow_host):
         raise Usage("--token-file, --no-token and --allow-host are for --http")
     gc.disable()  # importing makes no garbage, and looking for it takes a tenth of the time
     _check_installed()
-    from holdfast.mcp._session import Settings
+    from holdfast.mcp import Settings
 
     settings = Settings(args.dialect, session, args.on_exit, args.channel, patience, confinement)
     if args.http is not None:
         try:
-            from holdfast.mcp._http import Address, serve_http
+            from holdfast.mcp import Address, serve_http
         except ImportError as error:
             raise _broken(error) from None
         where = Address.parse(args.http, args.allow_host)
@@ -122,36 +129,31 @@ def do_mcp(args: Namespace) -> int:
         from ._render import complain
 
         complain("this speaks MCP on stdin; --print-config CLIENT shows how an agent starts it")
-    from holdfast.mcp._front import Front, claim
+    from holdfast.mcp import Handshake, take_stdio
 
-    front = Front(claim(), settings)
+    handshake = Handshake(take_stdio(), settings)
     try:
-        front.run(_load)
+        handshake.run(_load)
     except ImportError as error:
         raise _broken(error) from None
-    from holdfast.mcp._serve import serve_stdio
+    from holdfast.mcp import serve_stdio
 
-    return serve_stdio(settings, front)
+    return serve_stdio(settings, handshake)
 
 
 def _load() -> None:
-    import holdfast.mcp._serve  # noqa: F401
+    from holdfast.mcp import serve_stdio  # noqa: F401
 
 
 def _check_installed() -> None:
-    from importlib.util import find_spec
-
     if find_spec("mcp") is None:
-        from holdfast._errors import Unavailable
+        from holdfast.core.errors import Unavailable
 
-        raise Unavailable(
-            "the MCP server needs the package mcp, which is not installed; "
-            "`pip install 'holdfast-agents[mcp]'` brings it"
-        )
+        raise Unavailable(_NOT_INSTALLED)
 
 
 def _broken(error: ImportError) -> Exception:
-    from holdfast._errors import Unavailable
+    from holdfast.core.errors import Unavailable
 
     return Unavailable(
         f"the package mcp is there but does not work: {error}; "
@@ -160,9 +162,8 @@ def _broken(error: ImportError) -> Exception:
 
 
 def _confinement(args: Namespace) -> dict[str, Any]:
-    """How every command is to be run, as a Toolset takes it."""
-    from holdfast import _sandbox
-    from holdfast._config import SETTINGS
+    """The confinement of every command, as a Toolset takes it."""
+    from holdfast.linux import sandbox
 
     about = {name: getattr(args, name) for name in ("pull", "network", "user") if vars(args)[name]}
     if args.mount:
@@ -171,25 +172,25 @@ def _confinement(args: Namespace) -> dict[str, Any]:
         raise Usage("--pull, --network, --user and --mount are for --docker")
     if args.docker is not None and args.sandbox is not None:
         raise Usage("commands run in containers or in a sandbox: give --docker or --sandbox")
-    found = {name: vars(args)[name] for name in _LIMITS if vars(args)[name] is not None}
+    found = {name: vars(args)[name] for name in LIMITS if vars(args)[name] is not None}
     for name, text in found.items():
         try:
-            SETTINGS[name][0](text)
+            SPAWN_SPEC[name].parse(text)
         except ValueError as error:
             raise Usage(f"--{name} {error}, not {text!r}") from None
     if args.docker is not None:
         found["docker"] = {"image": args.docker, **about}
     if args.sandbox is not None:
-        found["sandbox"] = _sandbox.named(args.sandbox)
+        found["sandbox"] = sandbox.named(args.sandbox)
     return found
 
 
 def _options(args: Namespace) -> list[str]:
-    """What was said besides, as it would be said again."""
+    """The other options, as they would be given again."""
     found: list[str] = []
     if args.dialect != "native":
         found += ["--dialect", args.dialect]
-    for name in ("session", "on_exit", "patience", "docker", "network", "user", *_LIMITS):
+    for name in ("session", "on_exit", "patience", "docker", "network", "user", *LIMITS):
         if getattr(args, name) is not None:
             found += ["--" + name.replace("_", "-"), getattr(args, name)]
     for mount in args.mount:

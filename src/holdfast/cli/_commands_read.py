@@ -12,14 +12,22 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from holdfast._model import Record
-    from holdfast._sync import SyncClient
-    from holdfast._usage import Usage
+    from holdfast.client.sync import SyncClient
+    from holdfast.core.record import Record
+    from holdfast.linux.usage import Usage
 
     from ._parser import Parser
 
 NOTHING_FOUND = 1
-_STATS = {"HANDLE": 21, "LABEL": 6, "CPU": 5, "MEMORY": 9, "PROCS": 5, "THREADS": 7, "PORTS": 5}
+_STATS = {
+    "HANDLE": 21,
+    "LABEL": 6,
+    "CPU": 5,
+    "MEMORY": 9,
+    "PROCESSES": 9,
+    "THREADS": 7,
+    "PORTS": 5,
+}
 _ONCE, _OFTEN, _LEAST, _MOST = 0.2, 1.0, 0.1, 86400.0  # seconds between looks
 
 
@@ -117,7 +125,7 @@ def options_stats(parser: Parser) -> None:
 
 
 def do_stats(args: Namespace) -> int:
-    from holdfast._usage import usages
+    from holdfast.linux.usage import usages
 
     from ._parser import duration
 
@@ -153,7 +161,7 @@ def _check_count(args: Namespace) -> None:
 def _follow_stats(
     args: Namespace, client: SyncClient, records: list[Record], interval: float
 ) -> int:
-    from holdfast._usage import usages
+    from holdfast.linux.usage import usages
 
     found = usages(records, interval=min(_ONCE, interval))
     seen = 0
@@ -171,10 +179,10 @@ def _follow_stats(
 def _running_after(
     seconds: float, client: SyncClient, records: list[Record], *, named: bool
 ) -> list[Record]:
-    """Those that run after so long, of these or of all; at once if none of these does."""
+    """The processes that run after so long, of these or of all; at once if none of these does."""
     import select
 
-    from holdfast._watch import Watch
+    from holdfast.linux.inotify import Watch
 
     until = time.monotonic() + seconds
     handles = {record.handle for record in records}
@@ -198,17 +206,17 @@ def _show_stats(
             _render.show_json(_public(record, found[record.handle]))
         return
     # A look at a time: the columns are as wide as what they usually hold.
-    table = _render.Table("AT       ", *(name.ljust(width) for name, width in _STATS.items()))
+    table = _render.Table("AT      ", *(name.ljust(width) for name, width in _STATS.items()))
     for record in records:
         used = found[record.handle]
-        table.add(time.strftime("%H:%M:%SZ", time.gmtime(used.at)), *_cells(record, used))
+        table.add(time.strftime("%H:%M:%S", time.localtime(used.at)), *_cells(record, used))
     lines = table.lines(_render.terminal_width(sys.stdout), _render.coloured(sys.stdout))
     for line in lines if header else lines[1:]:
         print(line, flush=True)
 
 
 def _public(record: Record, used: Usage) -> dict[str, object]:
-    return {"handle": record.handle, **used.public()}
+    return {"handle": record.handle, "label": record.label, **used.public()}
 
 
 def _cells(record: Record, used: Usage) -> list[str]:

@@ -19,11 +19,11 @@ import threading
 import time
 from queue import Empty, SimpleQueue
 
-from holdfast._config import UNSET
-from holdfast._errors import NotExecutable, NotFound, NotRunning, Unsupported
-from holdfast._link import run
-from holdfast._model import Exit, duration_text
-from holdfast._process import YIELDED
+from holdfast.client.config import DEFAULT, UNSET
+from holdfast.client.process import YIELDED
+from holdfast.core.errors import NotExecutable, NotFound, NotRunning, Unsupported
+from holdfast.core.record import Exit, duration_text
+from holdfast.core.spawn_spec import LIMITS, SPAWN_SPEC
 
 from . import FAILED, NOT_EXECUTABLE, NOT_FOUND, PIPE_CLOSED, TIMED_OUT, _render
 from ._handles import open_for
@@ -33,11 +33,12 @@ from ._streams import FDS, Pump, copy_all, listen, on_terminal
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
-    from holdfast._model import Record
-    from holdfast._sync import SyncClient, SyncProcess
+    from holdfast.client.sync import SyncClient, SyncProcess
+    from holdfast.core.record import Record
+    from holdfast.core.types import Stream
 
     from ._parser import Parser
 
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
 _COMMAND = "-- COMMAND [ARGUMENT...]"
 _CHUNK = 1 << 16
+RETENTION = "1d"  # a person comes back tomorrow; a program and a model look at once
 _MOMENT = 1.0  # that a keeper has to answer after a signal
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -63,10 +65,7 @@ def options_run(parser: Parser) -> None:
     parser.option(
         "--tmux", action="store_true", help="as --tty, but in tmux, which outlives the keeper"
     )
-    parser.option("--memory", metavar="SIZE", help="it ends when it and its children have more")
-    parser.option("--cpu", metavar="NUMBER", help="so many CPUs, like 0.5 or 2, for all of it")
-    parser.option("--processes", metavar="NUMBER", help="so many processes at one time")
-    parser.option("--files", metavar="NUMBER", help="so many open files in each process")
+    _from_spec(parser, LIMITS)
     parser.option(
         "--sandbox",
         nargs="?",
@@ -100,7 +99,7 @@ def options_run(parser: Parser) -> None:
 
 
 def common_options(parser: Parser) -> None:
-    """What every command can be started with, wherever it runs."""
+    """Add the options that every start has, wherever it runs."""
     parser.option("-d", "--detach", action="store_true", help="print the handle and return")
     parser.option(
         "--yield",
@@ -108,24 +107,12 @@ def common_options(parser: Parser) -> None:
         metavar="TIME",
         help="stay for at most this long, then leave it in the background and say so",
     )
-    parser.option("--label", metavar="TEXT", default="", help="a name for people")
-    parser.option("--timeout", metavar="TIME", help="stop it after this long (30m; 0: never)")
-    parser.option("--grace", metavar="TIME", help="from polite to forced when stopped (5s)")
+    parser.option("-t", "--tty", action="store_true", help="give it a terminal")
+    _from_spec(parser, [name for name in SPAWN_SPEC if name not in LIMITS])
     parser.option(
         "-e", "--env", metavar="K[=V]", action="append", default=[], help="set K; alone: from here"
     )
     parser.session("the session it belongs to (default: $HOLDFAST_SESSION, else `default`)")
-    parser.option("--keep", action="store_true", help="let it outlive its session")
-    parser.option("--stdin", action="store_true", help="open its stdin (for `send`, or from here)")
-    parser.option("-t", "--tty", action="store_true", help="give it a terminal")
-    parser.option("--size", metavar="CxR", help="columns and rows of its terminal (120x40)")
-    parser.option(
-        "--stderr",
-        choices=("merged", "separate"),
-        default="merged",
-        help="into the same log as stdout, or its own",
-    )
-    parser.option("--group", metavar="G", default="", help="a word shared by what belongs together")
     parser.option(
         "--watch",
         metavar="CONDITION",
@@ -134,12 +121,22 @@ def common_options(parser: Parser) -> None:
         help="tell its session of output=PATTERN, quiet=30s, port=3000, every=60s, or as a JSON "
         "object with cooldown and most; may be repeated",
     )
-    parser.option("--log-cap", metavar="SIZE", help="keep this much of the end of its log (256MiB)")
-    parser.option("--log-limit", metavar="SIZE", help="stop it when it wrote more than this")
     parser.json(
         "print the record as JSON (in the foreground: at the end, instead of the output; with "
         "--yield it has `backgrounded`, and in `early` what came of the output)"
     )
+
+
+def _from_spec(parser: Parser, names: Iterable[str]) -> None:
+    for option in (SPAWN_SPEC[name] for name in names if SPAWN_SPEC[name].help):
+        how: dict[str, Any] = {"action": "store_true"}
+        if option.unit or option.choices:
+            how = {
+                "metavar": option.unit or None,
+                "choices": option.choices or None,
+                "default": None if option.setting else option.default,
+            }
+        parser.option(*option.flags, help=option.help, **how)
 
 
 def do_run(args: Namespace) -> int:
@@ -176,6 +173,9 @@ def stand_in(args: Namespace, start: Start) -> int:
     if args.detach:
         for note in process.record.notes:
             _render.complain(note)
+        if args.timeout is None and process.record.timeout is not None:
+            deadline = duration_text(process.record.timeout)
+            _render.remark(f"it is stopped after {deadline}; --timeout 0 lets it run on")
         if args.json:
             _render.show_json(process.record.public())
         else:
@@ -183,7 +183,7 @@ def stand_in(args: Namespace, start: Start) -> int:
         return 0
     if attached:
         return _stay_attached(args, client, process)
-    if process.record.mode != "pipe" and not args.stdin and _has_input():
+    if process.record.capabilities.terminal and not args.stdin and _has_input():
         _render.complain("what is typed or piped here is not passed on; --stdin passes it on")
     code = _Foreground(args, process, news).stay()
     client.close()  # what was seen is acknowledged by now
@@ -254,50 +254,35 @@ def check_common(args: Namespace) -> None:
 
 
 def _has_input() -> bool:
-    """Whether somebody could think that our stdin is read."""
+    """True if somebody could think that our stdin is read."""
     if sys.stdin is None:
         return False
     ours = os.fstat(0)
     return not (stat.S_ISCHR(ours.st_mode) and ours.st_rdev == os.stat(os.devnull).st_rdev)
 
 
-def _chosen(value: str | None) -> Any:
-    return UNSET if value is None else value
-
-
 def _spawn(client: SyncClient, args: Namespace) -> SyncProcess:
-    from holdfast import _sandbox
+    from holdfast.linux import sandbox
 
     return client.spawn(
         args.words[0] if len(args.words) == 1 else args.words,
         cwd=args.cwd,
         tmux=args.tmux,
-        memory=_chosen(args.memory),
-        cpu=_chosen(args.cpu),
-        processes=_chosen(args.processes),
-        files=_chosen(args.files),
-        sandbox=_sandbox.named(args.sandbox),
+        sandbox=sandbox.named(args.sandbox),
         docker=_docker(args),
         ports=args.publish,
-        **common_arguments(args),
+        **common_arguments(client, args),
     )
 
 
-def common_arguments(args: Namespace) -> dict[str, Any]:
+def common_arguments(client: SyncClient, args: Namespace) -> dict[str, Any]:
+    given = {name: value for name, value in vars(args).items() if name in SPAWN_SPEC}
     return {
+        "retention": RETENTION if client.config.source("retention") == DEFAULT else UNSET,
         "env": _environment(args.env),
-        "label": args.label,
-        "timeout": _chosen(args.timeout),
-        "grace": _chosen(args.grace),
         "tty": args.tty,
-        "size": _chosen(args.size),
-        "stdin": args.stdin,
-        "stderr": args.stderr,
-        "keep": args.keep,
-        "group": args.group,
         "watch": [table(text, "--watch") for text in args.watch],
-        "log_cap": _chosen(args.log_cap),
-        "log_limit": _chosen(args.log_limit),
+        **{name: value for name, value in given.items() if value is not None},
     }
 
 
@@ -342,7 +327,7 @@ class _Foreground:
         def ended(process: SyncProcess) -> None:
             # Acknowledged when it is shown: we may have left by then.
             nonlocal record
-            run(process._process._until_end())
+            process.wait(acknowledge=False)
             record = process.refresh()
 
         self._follow("wait", ended)
@@ -464,9 +449,9 @@ def _seen(process: SyncProcess, code: int) -> int:
     return code
 
 
-def _copy_all(process: SyncProcess, stream: str) -> None:
+def _copy_all(process: SyncProcess, stream: Stream) -> None:
     outputs = process.follow(stream=stream)
-    if process.record.mode != "pipe" and os.isatty(1) and _render.can_draw():
+    if process.record.capabilities.terminal and os.isatty(1) and _render.can_draw():
         from ._person import show_all
 
         show_all(outputs)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast._config import UNSET
-from holdfast._errors import BadRequest
+from holdfast.client.config import UNSET
+from holdfast.core.errors import BadRequest
 
 from . import FAILED, _render
 from ._handles import find, find_all, find_group, open_for
@@ -13,8 +13,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from holdfast._process import Receipt
-    from holdfast._sync import SyncClient
+    from holdfast.client.process import Receipt
+    from holdfast.client.sync import SyncClient
 
     from ._parser import Parser
 

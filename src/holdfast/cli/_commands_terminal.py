@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
-from holdfast._errors import BadRequest, HoldfastError, NotRunning, Unsupported
-from holdfast._model import Exit
+from holdfast.core.errors import BadRequest, HoldfastError, NotRunning, Unsupported
+from holdfast.core.record import Exit
 
 from . import _render
 from ._handles import find, open_for
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable
 
-    from holdfast._model import Record
-    from holdfast._sync import SyncClient, SyncProcess
+    from holdfast.client.sync import SyncClient, SyncProcess
+    from holdfast.core.record import Record
 
     from ._parser import Parser
 
@@ -52,7 +52,7 @@ def do_attach(args: Namespace) -> int:
 
 def _check(record: Record) -> None:
     handle = record.handle
-    if record.mode == "pipe":
+    if not record.capabilities.terminal:
         raise Unsupported(
             f"{handle} has no terminal to attach to; `holdfast logs -f {handle}` follows its "
             "output, and `run --tty` gives a process a terminal"
@@ -69,7 +69,7 @@ def _check(record: Record) -> None:
         )
     if record.tty is not None and os.ttyname(0) == record.tty:
         raise BadRequest(f"this is the terminal of {handle}; attach to it from another one")
-    if record.mode == "pty" and not _render.can_draw():
+    if record.tmux_session is None and not _render.can_draw():  # tmux draws for itself
         raise BadRequest(
             "attach needs a terminal that can be drawn on, and TERM says (dumb, or nothing) that "
             f"this one cannot; set TERM to what it is, or use `holdfast screen {handle}`"
@@ -87,7 +87,7 @@ def attached(
     on_signal: Callable[[int], bool] | None = None,
 ) -> int:
     """Be at a process's terminal until its end or until the person goes; the exit code."""
-    if process.record.mode == "tmux":
+    if process.record.tmux_session is not None:
         from ._in_tmux import LEAVE, Visit
 
         visit = Visit(
@@ -139,7 +139,7 @@ def _greet(handle: str, keys: str, *, read_only: bool, started_here: bool) -> fl
 
 
 def _show_last(process: SyncProcess) -> None:
-    """What tmux took off the screen when it left."""
+    """Write again what tmux took off the screen when it left."""
     try:
         text = process.screen().text
     except HoldfastError:
@@ -188,7 +188,7 @@ def do_screen(args: Namespace) -> int:
         if not args.colours:
             text = _render.shown_at(1)(text)
         elif os.isatty(1):
-            from ._sieve import Legible
+            from ..terminal.escape_filter import Legible
 
             text = Legible().feed(text.encode("utf-8", "replace")).decode()
         sys.stdout.write(text + ("\x1b[0m\n" if args.colours else "\n"))
@@ -203,7 +203,7 @@ def options_resize(parser: Parser) -> None:
 
 
 def do_resize(args: Namespace) -> int:
-    from holdfast._config import parse_screen_size
+    from holdfast.core.units import parse_screen_size
 
     from ._parser import Usage
 

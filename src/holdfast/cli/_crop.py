@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from ._render import width_of
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from holdfast import Screen
@@ -43,7 +45,7 @@ def part(line: str, left: int, columns: int) -> str:
         if code:
             shown.append(code)
             continue
-        width = _width(character)
+        width = width_of(character)
         if width == 0:
             shown += [character] if seen else []
             continue
@@ -55,13 +57,3 @@ def part(line: str, left: int, columns: int) -> str:
             shown.append(" " * (min(end, right) - max(place, left)))
         place = end
     return "".join(shown) + "\x1b[m"
-
-
-def _width(character: str) -> int:
-    if character < "\u0300":
-        return 1
-    import unicodedata
-
-    if unicodedata.category(character) in ("Mn", "Me", "Cf"):
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in "WF" else 1

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from holdfast._sync import SyncClient, SyncProcess
+    from holdfast.client.sync import SyncClient, SyncProcess
 
     from ._parser import Parser
 
@@ -64,8 +64,8 @@ def do_demo(args: Namespace) -> int:
 
 
 def _stop_keeper(directory: str) -> None:
-    from holdfast._home import Home
-    from holdfast._sync import open_client
+    from holdfast.client.connect import open_client
+    from holdfast.core.home import Home
 
     client = open_client(Home.locate(directory), None)
     try:
@@ -283,11 +283,10 @@ def _lines(process: SyncProcess) -> list[str]:
 
 def _alive(pid: int) -> bool:
     """A zombie is not: it waits to be reaped, and the keeper does that when it gets to it."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+    from holdfast.linux.kernel import stat
+
+    found = stat(pid)
+    return found is not None and found.state not in "ZX"
 
 
 def _codes(events: list[Any]) -> list[int | None]:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
 
-from holdfast import _kernel
-from holdfast._errors import HoldfastError
-from holdfast._home import Home
+from holdfast.core.errors import HoldfastError
+from holdfast.core.home import Home
+from holdfast.linux import kernel
 
 from . import _render
+from ._doctor_check import Check
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,18 +23,6 @@ if TYPE_CHECKING:
     from ._parser import Parser
 
 _COLOURS = {"ok": "green", "note": "yellow", "problem": "red"}
-
-
-@dataclass(slots=True)
-class Check:
-    """One line: ``ok``, ``note`` (works, with a limit) or ``problem`` (holdfast cannot work)."""
-
-    state: str
-    name: str
-    text: str
-
-    def public(self) -> dict[str, str]:
-        return {"state": self.state, "name": self.name, "text": self.text}
 
 
 def options_doctor(parser: Parser) -> None:
@@ -61,6 +49,7 @@ def _checks() -> Iterator[Check]:
         yield _tried(name, attempt, without)
     yield from _programs()
     home = Home.locate()
+    from ._doctor_agents import hook_check, mcp_check
     from ._doctor_contain import contain_checks
     from ._doctor_docker import docker_checks
     from ._doctor_home import home_checks
@@ -68,12 +57,14 @@ def _checks() -> Iterator[Check]:
 
     yield from contain_checks(home)
     yield from docker_checks(home)
+    yield mcp_check()
+    yield hook_check()
     yield from home_checks(home)
     yield place_check(home)
 
 
 def _python() -> Check:
-    from holdfast._version import __version__
+    from holdfast.core.version import __version__
 
     version = sys.version.split()[0]
     return Check("ok", "python", f"{version} at {sys.executable}, holdfast {__version__}")
@@ -102,7 +93,7 @@ def _try_splice() -> str:
 
 
 def _try_subreaper() -> str:
-    _kernel.become_subreaper()
+    kernel.become_subreaper()
     return "orphans of a process stay in the keeper's hands"
 
 
@@ -113,7 +104,7 @@ def _try_exit_info() -> str:
     pidfd = os.pidfd_open(pid)
     try:
         os.waitpid(pid, 0)
-        found = _kernel.exit_of_stranger(pid, pidfd)
+        found = kernel.exit_of_stranger(pid, pidfd)
     finally:
         os.close(pidfd)
     if found is None or found.code != 7:
@@ -124,7 +115,7 @@ def _try_exit_info() -> str:
 def _try_inotify() -> str:
     import ctypes
 
-    fd = _kernel.libc().inotify_init1(os.O_CLOEXEC)
+    fd = kernel.libc().inotify_init1(os.O_CLOEXEC)
     if fd < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
@@ -148,7 +139,7 @@ def _try_syscall() -> str:
 
 
 def _try_screen() -> str:
-    from holdfast._ghostty import Terminal
+    from holdfast.terminal.ghostty import Terminal
 
     terminal = Terminal(20, 2)
     terminal.feed(b"\x1b[1mtest\x1b[m")
@@ -218,7 +209,7 @@ def _programs() -> Iterator[Check]:
 
 
 def _answer(*command: str) -> str | None:
-    """What a program prints, or None if it fails or takes long."""
+    """The output of a program, or None if it fails or takes long."""
     import subprocess
 
     try:
@@ -228,9 +219,3 @@ def _answer(*command: str) -> str | None:
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
         return None
     return done.stdout.strip().partition("\n")[0] or None
-
-
-def attempt_line(error: BaseException) -> str:
-    if isinstance(error, HoldfastError):
-        return str(error)
-    return getattr(error, "strerror", None) or str(error)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from holdfast import _cgroup, _lockdown, _sandbox
-from holdfast._config import load_config
-from holdfast._errors import ConfigError
-from holdfast._home import Home
-from holdfast._place import lingers
+from holdfast.client.config import load_config
+from holdfast.core.errors import ConfigError
+from holdfast.core.home import Home
+from holdfast.linux import cgroup, lockdown, sandbox
+from holdfast.linux.lifetime import lingers
 
-from ._doctor import Check
+from ._doctor_check import Check
 
 _HOW = {
     "cgroup": "a control group for each process: nothing it starts survives a kill",
@@ -33,7 +33,7 @@ def _weaker() -> str:
 
 
 def contain_checks(home: Home) -> Iterator[Check]:
-    trees = _cgroup.Trees(f"{home.path}#doctor")  # not the groups of a keeper
+    trees = cgroup.Trees(f"{home.path}#doctor")  # not the groups of a keeper
     kind = trees.kind()
     try:
         wanted = load_config(home)["containment"]
@@ -44,8 +44,8 @@ def contain_checks(home: Home) -> Iterator[Check]:
         yield Check("note", "containment", chosen)
     else:
         yield Check("ok" if kind in _HOW else "note", "containment", _HOW.get(kind) or _weaker())
-    limiting = [name for name in _cgroup.LIMITS if kind in _HOW and trees.could_limit(name)]
-    rest = [name for name in _cgroup.LIMITS if name not in limiting]
+    limiting = [name for name in cgroup.LIMITS if kind in _HOW and trees.could_limit(name)]
+    rest = [name for name in cgroup.LIMITS if name not in limiting]
     words = {"memory": "memory", "pids": "processes", "cpu": "cpu"}
     said = []
     if limiting:
@@ -54,10 +54,10 @@ def contain_checks(home: Home) -> Iterator[Check]:
         said.append(f"{', '.join(words[name] for name in rest)} for each process by itself")
     yield Check("note" if rest else "ok", "limits", "; ".join(said))
     trees.clean_up(going=True)
-    problem = _sandbox.problem()
+    problem = sandbox.problem()
     if problem is not None:
         yield Check("note", "sandbox", problem)
-    elif _lockdown.landlock_version() < _lockdown.LEAST_LANDLOCK:
+    elif lockdown.landlock_version() < lockdown.LEAST_LANDLOCK:
         why = "without Landlock (Linux 5.19) it can write into FIFOs of others"
         yield Check("note", "sandbox", f"bubblewrap works, for --sandbox; {why}")
     else:

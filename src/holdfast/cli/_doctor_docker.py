@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from holdfast import _docker
-from holdfast._errors import Unavailable
-from holdfast._home import Home
-from holdfast._store import Store
+from holdfast.client import docker_client
+from holdfast.core.errors import Unavailable
+from holdfast.core.home import Home
+from holdfast.core.store import Store
 
-from ._doctor import Check
+from ._doctor_check import Check
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 def docker_checks(home: Home) -> Iterator[Check]:
     try:
-        engine = _docker.find_engine()
-        version = _docker.version(engine)
-        left = _docker.left_over(engine, Store(home))
+        engine = docker_client.find_engine()
+        version = docker_client.version(engine)
+        left = docker_client.left_over(engine, Store(home))
     except Unavailable as error:
         yield Check("note", "docker", f"{error} (only --docker needs it)")
         return

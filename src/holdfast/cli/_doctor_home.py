@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import stat
 
-from holdfast import _kernel
-from holdfast._errors import ConfigError, HoldfastError
-from holdfast._home import Home
+from holdfast.core.errors import ConfigError, HoldfastError
+from holdfast.core.home import Home
+from holdfast.linux import kernel
 
 from . import _render
-from ._doctor import Check, attempt_line
+from ._doctor_check import Check
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def home_checks(home: Home) -> Iterator[Check]:
     try:
         exists = home.exists()
     except (HoldfastError, OSError) as error:
-        yield Check("problem", "home", attempt_line(error))
+        yield Check("problem", "home", _line(error))
         return
     yield _directory(home, exists)
     base = home.path
@@ -68,7 +68,7 @@ def _holes(base: str) -> Check:
         os.fsync(file.fileno())
         before = os.fstat(file.fileno()).st_blocks
         try:
-            _kernel.punch_hole(file.fileno(), 0, _BLOCK)
+            kernel.punch_hole(file.fileno(), 0, _BLOCK)
         except OSError as error:
             why = error.strerror
             return Check("note", "log caps", f"by rotation; no holes on this file system ({why})")
@@ -78,7 +78,7 @@ def _holes(base: str) -> Check:
 
 
 def _settings(home: Home) -> Check:
-    from holdfast._config import load_config
+    from holdfast.client.config import load_config
 
     try:
         load_config(home)
@@ -90,12 +90,12 @@ def _settings(home: Home) -> Check:
 
 
 def _keeper(home: Home) -> Check:
-    from holdfast._sync import open_client
+    from holdfast.client.connect import open_client
 
     try:
         status = open_client(home, None).keeper_status()
     except (HoldfastError, OSError) as error:
-        return Check("problem", "keeper", attempt_line(error))
+        return Check("problem", "keeper", _line(error))
     if not status["running"]:
         return Check("ok", "keeper", "none runs; the first `run` starts one")
     memory = _render.size_text(status.get("memory_bytes"))
@@ -108,17 +108,23 @@ def _keeper(home: Home) -> Check:
 
 
 def _records(home: Home) -> Iterator[Check]:
-    from holdfast._store import Store
+    from holdfast.core.store import Store
 
     records, problems = Store(home).scan()
-    aside = [name for name in os.listdir(home.processes) if name.endswith(".meta.json.bad")]
-    if not problems and not aside:
+    set_aside = [name for name in os.listdir(home.processes) if name.endswith(".meta.json.bad")]
+    if not problems and not set_aside:
         yield Check("ok", "records", f"{len(records)}, all readable")
     for problem in problems:
         yield Check("note", "records", f"{problem.handle}: {problem}")
-    for name in sorted(aside):
+    for name in sorted(set_aside):
         yield Check(
             "note",
             "records",
             f"set aside, unreadable: {home.processes}/{name}; look at it, then delete it",
         )
+
+
+def _line(error: BaseException) -> str:
+    if isinstance(error, HoldfastError):
+        return str(error)
+    return getattr(error, "strerror", None) or str(error)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
-from holdfast._home import Home
-from holdfast._place import ends_with
+from holdfast.core.home import Home
+from holdfast.linux.lifetime import ends_with
 
-from ._doctor import Check
+from ._doctor_check import Check
 
 
 def place_check(home: Home) -> Check:
@@ -21,8 +21,8 @@ def place_check(home: Home) -> Check:
 
 
 def _keeper_pid(home: Home) -> int | None:
-    from holdfast._errors import HoldfastError
-    from holdfast._sync import open_client
+    from holdfast.client.connect import open_client
+    from holdfast.core.errors import HoldfastError
 
     try:
         status = open_client(home, None).keeper_status()

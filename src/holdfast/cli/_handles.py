@@ -1,46 +1,51 @@
 """From what a person typed to a process.
 
-The library takes handles exactly. A person may shorten one, or use a label, where that can mean
-only one process (or only one that runs) and nothing matches exactly. A label of several that have
-all ended means the newest. Never a pattern, never a part from the middle.
+The library takes a handle, or a label, exactly. A person may also shorten a handle, where that can
+mean only one process (or only one that runs). Never a pattern, never a part from the middle.
 """
 
 from __future__ import annotations
 
-from holdfast._errors import BadRequest, NotFound
-from holdfast._home import Home
+from holdfast.client.labels import note
+from holdfast.core.errors import BadRequest, NotFound
+from holdfast.core.home import Home
+
+from ._render import remark
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Iterable
 
-    from holdfast._model import Record
-    from holdfast._sync import SyncClient, SyncProcess
+    from holdfast.client.sync import SyncClient, SyncProcess
+    from holdfast.core.record import Record
 
 _NAMED = 4
 
 
 def open_for(args: Namespace) -> SyncClient:
     """A client for the session that was asked for, or for a person, who sees them all."""
-    from holdfast._sync import open_client
+    from holdfast.client.connect import open_client
 
     return open_client(Home.locate(), getattr(args, "session", None))
 
 
 def find(client: SyncClient, text: str) -> SyncProcess:
+    """The process with this handle or label, or whose handle begins so; says which a label is."""
     try:
-        return client.get(text)
+        process = client.get(text)
     except NotFound:
-        matches = matching(text, (process.record for process in client.list()))
+        matches = beginning(text, (process.record for process in client.list()))
         if not matches:
             raise
-    if len(matches) > 1:  # a label that is used again means the one that runs
-        matches = [record for record in matches if record.running] or matches
-    if all(record.label == text and not record.running for record in matches):
-        matches = matches[-1:]  # they come oldest first
+    else:
+        if process.handle != text:
+            remark(note(text, process.record, client.session))
+        return process
     if len(matches) > 1:
-        named = ", ".join(describe(record) for record in matches[:_NAMED])
+        matches = [record for record in matches if record.running] or matches
+    if len(matches) > 1:
+        named = ", ".join(_describe(record) for record in matches[:_NAMED])
         more = f" and {len(matches) - _NAMED} more" if len(matches) > _NAMED else ""
         raise BadRequest(f"{text!r} could be {named}{more}; give more of the handle")
     return client.get(matches[0].handle)
@@ -61,20 +66,16 @@ def find_group(client: SyncClient, name: str) -> list[SyncProcess]:
     return processes
 
 
-def matching(text: str, records: Iterable[Record]) -> list[Record]:
-    """The processes with exactly this label, else those whose handle begins like this."""
+def beginning(text: str, records: Iterable[Record]) -> list[Record]:
+    """The processes whose handle begins like this."""
     start = text.removeprefix("proc-")
-    if not start:
-        return []
-    labelled, beginning = [], []
-    for record in records:
-        if record.label == text:
-            labelled.append(record)
-        elif record.handle.removeprefix("proc-").startswith(start):
-            beginning.append(record)
-    return labelled or beginning
+    return [
+        record
+        for record in records
+        if start and record.handle.removeprefix("proc-").startswith(start)
+    ]
 
 
-def describe(record: Record) -> str:
+def _describe(record: Record) -> str:
     label = f" {record.label!r}" if record.label else ""
     return f"{record.handle}{label} ({record.status})"

@@ -19,10 +19,10 @@ import signal
 import threading
 import time
 
-from holdfast import _tmux
-from holdfast._errors import HoldfastError, NotFound, Unsupported
-from holdfast._kernel import send_signal
-from holdfast._watch import Watch
+from holdfast.core import tmux_server
+from holdfast.core.errors import HoldfastError, NotFound, Unsupported
+from holdfast.linux.inotify import Watch
+from holdfast.linux.kernel import send_signal
 
 from ._person import LEAVE_ALTERNATE, PLAIN, foreground_modes, restore, set_modes, set_raw
 from ._streams import listen
@@ -31,8 +31,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast._model import Record
-    from holdfast._sync import SyncClient, SyncProcess
+    from holdfast.client.sync import SyncClient, SyncProcess
+    from holdfast.core.record import Record
 
 LEAVE = "C-b d"
 _POLL = 0.05
@@ -53,11 +53,11 @@ class Visit:
         started_here: bool = False,
         on_signal: Callable[[int], bool] | None = None,
     ) -> None:
-        if (program := _tmux.find_tmux()) is None:
+        if (program := tmux_server.find_tmux()) is None:
             raise Unsupported(f"{process.handle} runs in tmux, which is not on the PATH any more")
         self._program = program
         self._client, self._process, self._handle = client, process, process.handle
-        self._target = _tmux.target(process.record.tmux_session or "")
+        self._target = tmux_server.target(process.record.tmux_session or "")
         self._read_only, self._on_signal = read_only, on_signal
         self._size = None if read_only or started_here else process.record.size
         self._pidfd = -1
@@ -110,7 +110,7 @@ class Visit:
         """The client's pid, and where it is heard."""
         flags = ["-r"] if self._read_only else []
         home = self._client.home
-        arguments = _tmux.arguments(home, "attach-session", *flags, "-t", self._target)
+        arguments = tmux_server.arguments(home, "attach-session", *flags, "-t", self._target)
         environment = {name: value for name, value in os.environ.items() if name != "TMUX"}
         os.chdir(home.path)  # where the address of its socket is short
         heard, says = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -151,7 +151,7 @@ class Visit:
         if self._size is None:
             return
         try:
-            others = _tmux.run(self._client.home, None, "list-clients", "-t", self._target)
+            others = tmux_server.run(self._client.home, None, "list-clients", "-t", self._target)
             if not others.strip() and self._process.refresh().size != self._size:
                 self._process.resize(*self._size)
         except HoldfastError:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import argparse
 import os
 
-from holdfast._errors import BadRequest
+from holdfast.core.errors import BadRequest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any, NoReturn
+
+    from holdfast.core.types import Condition
 
 # name: the module that has options_<name> and do_<name>, and one line for the overview.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -44,7 +46,45 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "config": ("_commands_keeper", "show the settings in force"),
     "doctor": ("_doctor", "check what works on this machine"),
     "demo": ("_demo", "see it all work in half a minute"),
-    "completion": ("_completion", "print a completion script for bash, zsh or fish"),
+    "completion": ("_shell_completion", "print a completion script for bash, zsh or fish"),
+}
+# Words that hands know from docker, pueue and tmux: what they mean here, and what to type instead.
+_START = "run -d -- COMMAND"
+_ALIASES = {"stop": "kill", "list": "ps", "ls": "ps", "log": "logs"}
+_INSTEAD = {
+    **dict.fromkeys(("start", "add", "create", "restart", "new", "new-session"), _START),
+    **dict.fromkeys(("tail", "follow"), "logs -f HANDLE"),
+    **dict.fromkeys(("unpause", "resume"), "signal HANDLE CONT"),
+    **dict.fromkeys(("inspect", "show", "get"), "status HANDLE"),
+    **dict.fromkeys(("remove", "delete"), "rm HANDLE"),
+    **dict.fromkeys(("clean", "prune"), "rm --all-finished"),
+    **dict.fromkeys(("kill-session", "terminate"), "kill HANDLE"),
+    "kill-server": "keeper stop --kill",
+    "pause": "signal HANDLE STOP",
+    "top": "stats -f",
+    "history": "ps -a",
+    "list-sessions": "ps",
+    "capture-pane": "screen HANDLE",
+    "send-keys": "send HANDLE --keys KEY",
+    "wait-for": "wait HANDLE --for CONDITION",
+}
+# The same for options, by command.
+_OPTIONS_INSTEAD = {
+    "run": {
+        "-i": "--stdin",
+        "--interactive": "--stdin",
+        "-p": "--publish PORT",
+        "-w": "--cwd DIR",
+        "-v": "--mount SRC:DST",
+        "--volume": "--mount SRC:DST",
+        "-m": "--memory SIZE",
+        "--rm": "nothing: what has ended goes by itself",
+        "-u": "--user U",
+        "-g": "--group G",
+    },
+    "attach": {"-t": "the handle or label alone", "-r": "--read-only"},
+    "kill": {"-9": "-s KILL", "-K": "-s KILL", "-t": "the handle or label alone"},
+    "ps": {"--filter": "--group G or --session S", "--format": "--json"},
 }
 _EPILOG = "`holdfast COMMAND --help` tells more. Handles may be shortened, or given by their label."
 
@@ -60,7 +100,7 @@ class Usage(BadRequest):
 
 
 def duration(text: str, flag: str) -> float:
-    from holdfast._config import parse_duration
+    from holdfast.core.units import parse_duration
 
     try:
         return parse_duration(text)
@@ -68,14 +108,14 @@ def duration(text: str, flag: str) -> float:
         raise Usage(f"{flag} {error}, not {text!r}") from None
 
 
-def table(text: str, flag: str) -> object:
+def table(text: str, flag: str) -> Condition:
     """A condition: a text as it is, or a table where it is a JSON object."""
     if not text.lstrip().startswith("{"):
         return text
     import json
 
     try:
-        return json.loads(text)
+        return json.loads(text)  # type: ignore[no-any-return]
     except ValueError as error:
         raise Usage(f"{flag} {_cut(text)} is no JSON: {error}") from None
 
@@ -137,7 +177,7 @@ class Parser(argparse.ArgumentParser):
         return self.actions[flag].nargs is None
 
     def takes_all(self, flag: str) -> bool:
-        """Whether everything that comes after it is its value, whatever it looks like."""
+        """True if everything that comes after it is its value, whatever it looks like."""
         return self.actions[flag].nargs == argparse.REMAINDER
 
     def _sort(self, argv: list[str]) -> tuple[list[str], list[str]]:
@@ -186,11 +226,14 @@ class Parser(argparse.ArgumentParser):
     def _unknown(self, flag: str) -> NoReturn:
         import difflib
 
+        if instead := _OPTIONS_INSTEAD.get(self.name, {}).get(flag.partition(" ")[0]):
+            self.error(f"no option {flag}; here it is {instead}")
         near = difflib.get_close_matches(flag, self.actions, 1)
         self.error(f"no option {flag}" + (f"; did you mean {near[0]}?" if near else ""))
 
     def error(self, message: str) -> NoReturn:
-        raise Usage(f"{message.rstrip('.')}; see `{self.prog} --help`")
+        mark = " See" if message.endswith("?") else "; see"
+        raise Usage(f"{message.rstrip('.')}{mark} `{self.prog} --help`")
 
     def format_usage(self) -> str:
         return f"usage: {self._synopsis()}\n"
@@ -210,6 +253,9 @@ class Parser(argparse.ArgumentParser):
 
 def command(name: str) -> tuple[Parser, Callable[[argparse.Namespace], int]]:
     """The parser of a command and the function that does it."""
+    name = _ALIASES.get(name, name)
+    if name in _INSTEAD:
+        raise Usage(f"no command {name!r}; here it is `holdfast {_INSTEAD[name]}`")
     if name not in COMMANDS:
         import difflib
 

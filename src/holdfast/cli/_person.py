@@ -13,10 +13,10 @@ import re
 import termios
 import tty
 
-from holdfast._quote import DIRECTIONS
-from holdfast._tty import get_size
+from holdfast.core.quote import DIRECTIONS
+from holdfast.linux.tty import get_size
 
-from ._sieve import Sieve
+from ..terminal.escape_filter import EscapeFilter
 from ._streams import tell_gap, write
 
 TYPE_CHECKING = False
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-    from holdfast._output import Output
+    from holdfast.output.log import Output
 
     Modes = list[Any]
 
@@ -64,7 +64,7 @@ PLAIN = (
 
 
 def foreground_modes() -> Modes:
-    """How the terminal takes keys, once we are in its foreground.
+    """The terminal's modes, once we are in its foreground.
 
     Setting them, even to what they are, stops us in the background. What stood there then was the
     shell's; with a handler for SIGCONT that is not set after all, and we ask again.
@@ -86,7 +86,7 @@ def set_raw() -> None:
 
 
 def _done(change: Callable[..., object], *arguments: object) -> bool:
-    """Whether the terminal was changed: not if a signal came first, such as that of `fg`."""
+    """True if the terminal was changed: not if a signal came first, such as that of `fg`."""
     try:
         change(*arguments)
     except termios.error as error:
@@ -109,12 +109,12 @@ def show_all(outputs: Iterable[Output]) -> None:
     """Output of a terminal, on another one: it asks nothing of that, and leaves it as it was."""
     import codecs
 
-    person, sieve = Person(), Sieve()
+    person, escape_filter = Person(), EscapeFilter()
     decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
     try:
         for output in outputs:
             tell_gap(output)
-            text = _NOT_LOGGED.sub("", decoder.decode(sieve.feed(output.data)))
+            text = _NOT_LOGGED.sub("", decoder.decode(escape_filter.feed(output.data)))
             person.show(text.encode("utf-8", "surrogateescape"))
         person.show(decoder.decode(b"", True).encode("utf-8", "surrogateescape"))
     finally:
@@ -169,13 +169,13 @@ class Person:
         write(1, data)
 
     def plain(self) -> bytes:
-        """What undoes the modes, on the screen that is shown."""
+        """The sequences that undo the modes, on the screen that is shown."""
         keyboard = _FORGET_KEYBOARD if self._keyboard else b""
         # This one moves the cursor, so only where it has to be.
         return PLAIN + keyboard + (_off(6) if self._origin else b"")
 
     def undo(self) -> bytes:
-        """What undoes everything, and leaves the alternate screen."""
+        """The sequences that undo everything, and leave the alternate screen."""
         parts = [self.plain()]
         if self.alternate:
             parts += [LEAVE_ALTERNATE, _FORGET_KEYBOARD if self._keyboard else b""]

@@ -1,4 +1,4 @@
-"""How things look: tables, colours, and text from outside made harmless.
+"""Tables, colours, and text from outside made harmless.
 
 Colours only on a terminal and without NO_COLOR. Commands, labels and sessions are whatever somebody
 passed; `safe` shows their control characters escaped, so that none of them reaches the terminal.
@@ -7,18 +7,20 @@ passed; `safe` shows their control characters escaped, so that none of them reac
 from __future__ import annotations
 
 import os
+import re
 import sys
+import time
 
-from holdfast._model import duration_text
-from holdfast._quote import escaped
+from holdfast.core.quote import escaped
+from holdfast.core.record import duration_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any, TextIO
 
-    from holdfast._model import Event, Record
-    from holdfast._usage import Usage
+    from holdfast.core.record import Event, Record
+    from holdfast.linux.usage import Usage
 
 _COLOURS = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 STATUS_COLOURS = {
@@ -30,11 +32,13 @@ STATUS_COLOURS = {
     "lost": "red",
 }
 _WIDEST_NAME = 24
+_ROOM = 20  # columns for what is cut
+_TITLE = 19
 _HIDDEN = "their files, ports and I/O"
 
 
 def can_draw() -> bool:
-    """Whether a terminal of ours knows codes, as far as TERM says."""
+    """True if a terminal of ours knows codes, as far as TERM says."""
     return os.environ.get("TERM", "") not in ("", "dumb")
 
 
@@ -54,15 +58,15 @@ def safe(text: str) -> str:
 
 
 def safe_lines(text: str) -> str:
-    """As `safe`, for text of several lines."""
+    """Make text of several lines `safe`."""
     return "\n".join(safe(line) for line in text.split("\n"))
 
 
 def shown_at(fd: int) -> Callable[[str], str]:
-    """How text of several lines is put there: as it is, but on a terminal without controls."""
+    """Text of several lines for stdout: as it is, but on a terminal without controls."""
     if not os.isatty(fd):
         return str
-    from holdfast._quote import legible
+    from holdfast.core.quote import legible
 
     return legible
 
@@ -71,14 +75,10 @@ def width_of(text: str) -> int:
     """Columns a terminal needs for it."""
     if text.isascii():
         return len(text)
-    import unicodedata
+    from unicodedata import category, east_asian_width
 
     return sum(
-        0
-        if unicodedata.combining(c) or unicodedata.category(c) == "Me"
-        else 2
-        if unicodedata.east_asian_width(c) in "WF"
-        else 1
+        0 if category(c) in ("Mn", "Me", "Cf") else 2 if east_asian_width(c) in "WF" else 1
         for c in text
     )
 
@@ -108,8 +108,9 @@ def terminal_width(stream: TextIO) -> int | None:
 class Table:
     """Rows of cells under a header; a cell is text, or text with a colour."""
 
-    def __init__(self, *header: str) -> None:
+    def __init__(self, *header: str, dispensable: Sequence[str] = ()) -> None:
         self.header = header
+        self._dispensable = dispensable  # columns that a narrow terminal does without, these first
         self.rows: list[tuple[tuple[str, str | None], ...]] = []
 
     def add(self, *cells: str | tuple[str, str | None]) -> None:
@@ -122,7 +123,7 @@ class Table:
         rows = [tuple((name, "bold") for name in self.header), *self.rows]
         if width is not None:
             rows = [(*((cut(t, _WIDEST_NAME), c) for t, c in row[:-1]), row[-1]) for row in rows]
-        widths = [max(width_of(row[i][0]) for row in rows) for i in range(len(self.header) - 1)]
+        rows, widths = self._that_fit(rows, width)
         room = None if width is None else max(10, width - sum(widths) - 2 * len(widths))
         lines = []
         for row in rows:
@@ -134,6 +135,22 @@ class Table:
             line += paint(text if room is None else cut(text, room), tint, colour)
             lines.append(line.rstrip())
         return lines
+
+    def _that_fit(
+        self, rows: list[tuple[tuple[str, str | None], ...]], width: int | None
+    ) -> tuple[list[tuple[tuple[str, str | None], ...]], list[int]]:
+        """Rows without columns for which there is no room, and how wide the others are."""
+        dispensable = list(self._dispensable)
+        while True:
+            names = [name for name, _ in rows[0]]
+            widths = [max(width_of(row[i][0]) for row in rows) for i in range(len(names) - 1)]
+            fits = width is None or width - sum(widths) - 2 * len(widths) >= _ROOM
+            if fits or not dispensable:
+                return rows, widths
+            name = dispensable.pop(0)
+            if name in names:
+                at = names.index(name)
+                rows = [row[:at] + row[at + 1 :] for row in rows]
 
     def show(self, stream: TextIO | None = None) -> None:
         stream = stream or sys.stdout
@@ -152,7 +169,7 @@ def status_cell(item: Record | Event) -> tuple[str, str | None]:
 
 
 def waiting_text(record: Record) -> str | None:
-    """What it waits for somebody to type, if it does."""
+    """The input that it waits for, if it does."""
     waiting = record.waiting_for_input
     if not isinstance(waiting, dict):
         return None if waiting is False else "perhaps; the kernel does not say"
@@ -161,19 +178,25 @@ def waiting_text(record: Record) -> str | None:
 
 
 def process_table(records: Iterable[Record], used: Mapping[str, Usage] | None = None) -> Table:
-    """A row for each; with columns for the mode, the group and the ports where some have them."""
+    """A row for each; with columns for the mode, the group and the ports where some have them.
+
+    In every table a column is called as its key in JSON, without ``_at`` or the unit.
+    """
     records = list(records)
-    terminals = any(record.mode != "pipe" for record in records)
+    terminals = any(record.capabilities.terminal for record in records)
     mode = ["MODE"] if terminals else []
     groups = any(record.group for record in records)
     ports = {
         record.handle: _ports_cell(record, (used or {}).get(record.handle)) for record in records
     }
     some = any(ports.values())
-    usage = [] if used is None else ["CPU AVG", "MEM"]
+    deadlines = any(record.running and record.timeout is not None for record in records)
+    usage = [] if used is None else ["CPU AVERAGE", "MEMORY"]
     table = Table(
-        *("HANDLE", "LABEL", *(["GROUP"] if groups else []), "STATUS", *mode, "DURATION"),
-        *(*usage, *(["PORTS"] if some else []), "SESSION", "COMMAND"),
+        *("HANDLE", "LABEL", *(["GROUP"] if groups else []), "STATUS", *mode, "STARTED"),
+        *("DURATION", *(["DEADLINE"] if deadlines else []), *usage),
+        *(*(["PORTS"] if some else []), "SESSION", "COMMAND"),
+        dispensable=("STARTED", "DEADLINE"),
     )
     for record in records:
         status, colour = status_cell(record)
@@ -185,13 +208,37 @@ def process_table(records: Iterable[Record], used: Mapping[str, Usage] | None = 
             *([record.group or "-"] if groups else []),
             (status, colour),
             *([record.mode] if terminals else []),
+            local_time(record.started_at),
             duration_text(record.elapsed()),
+            *([_deadline_cell(record)] if deadlines else []),
             *([] if used is None else _usage_cells(used.get(record.handle))),
             *([ports[record.handle] or "-"] if some else []),
             record.session,
             _command_text(record),
         )
     return table
+
+
+def _deadline_cell(record: Record) -> str:
+    """The time it may go on."""
+    clock = record.deadline_clock
+    if clock is None or not record.running:
+        return "-"
+    return f"in {duration_text(max(0.0, clock - time.monotonic()))}"
+
+
+def local_time(text: str | None) -> str:
+    """A time of a record, for people: in their zone, and without what goes without saying."""
+    try:
+        year, month, day, hour, minute, second = map(int, re.split("[-T:.Z]", text or "")[:6])
+        # As if it were in the zone's own time, without summer; strptime would cost an import.
+        at = time.mktime((year, month, day, hour, minute, second, 0, 0, 0)) - time.timezone
+    except (ValueError, TypeError, OverflowError):
+        return text or "-"
+    then, now = time.localtime(at), time.localtime()
+    if then[:3] == now[:3]:
+        return time.strftime("%H:%M:%S", then)
+    return time.strftime("%b %d %H:%M" if then[0] == now[0] else "%Y-%m-%d %H:%M", then)
 
 
 def _usage_cells(used: Usage | None) -> list[str]:
@@ -205,8 +252,8 @@ def _ports_cell(record: Record, used: Usage | None) -> str | None:
 
 
 def _command_text(record: Record) -> str:
-    if record.docker is not None and not record.command:
-        return f"({record.docker.get('image')})"  # the image's own command
+    if not record.command:
+        return f"({(record.docker or {}).get('image')})"  # the image's own command
     return record.command_text
 
 
@@ -216,7 +263,7 @@ def published_text(record: Record) -> str | None:
 
 
 def _docker_text(record: Record) -> str | None:
-    if record.docker is None:
+    if not record.docker:
         return None
     words = ("container", "network", "user")
     said = [f"{word} {record.docker[word]}" for word in words if record.docker.get(word)]
@@ -240,6 +287,12 @@ def _limits_text(record: Record) -> str | None:
     return ", ".join(f"{name} {text(name, at['limit'])} (by {at['by']})" for name, at in limits)
 
 
+def _ends_with_text(record: Record) -> str | None:
+    if not record.running or record.ends_with is None:
+        return None
+    return f"it ends together with {record.ends_with}"
+
+
 def show_record(record: Record, used: Usage | None = None) -> None:
     """One process, a line for each thing known."""
     colour = coloured(sys.stdout)
@@ -248,16 +301,16 @@ def show_record(record: Record, used: Usage | None = None) -> None:
         ("handle", record.handle, "bold"),
         ("label", record.label, None),
         ("status", text, tint),
-        ("waiting", waiting_text(record), "yellow"),
+        ("waiting for input", waiting_text(record), "yellow"),
         ("reason", record.reason, None),
         ("ended by", record.ended_by, None),
         ("command", _command_text(record), None),
         ("docker", _docker_text(record), None),
-        ("published", published_text(record), None),
-        ("directory", record.cwd, None),
+        ("ports", _ports_cell(record, used), None),
+        ("cwd", record.cwd, None),
         ("sandbox", _sandbox_text(record), None),
         ("limits", _limits_text(record), None),
-        ("contained", record.containment or None, None),
+        ("containment", record.containment or None, None),
         ("session", record.session, None),
         ("group", record.group, None),
         ("mode", record.mode, None),
@@ -265,23 +318,24 @@ def show_record(record: Record, used: Usage | None = None) -> None:
         ("attach", record.attach if record.running else None, None),
         ("tmux session", record.tmux_session, None),
         ("pid", record.pid, None),
-        ("started", record.started_at, None),
-        ("ended", record.ended_at, None),
+        ("started", local_time(record.started_at), None),
+        ("ended", record.ended_at and local_time(record.ended_at), None),
         ("duration", duration_text(record.elapsed()), None),
-        ("deadline", "none" if record.timeout is None else duration_text(record.timeout), None),
+        ("timeout", "none" if record.timeout is None else duration_text(record.timeout), None),
+        ("deadline", _deadline_cell(record).strip("-"), None),
         ("stdin", "open" if record.stdin else "closed", None),
-        ("kept", "yes, outlives its session" if record.keep else None, None),
+        ("keep", "yes, it outlives its session" if record.keep else None, None),
         ("peak memory", size_text(record.peak_memory_bytes), None),
-        ("cpu time", seconds_text(record.cpu_seconds), None),
+        ("cpu", seconds_text(record.cpu_seconds), None),
         *(() if used is None else _usage_entries(used)),
         ("log", record.log, None),
-        ("stderr log", record.err_log, None),
-        ("ends with", record.ends_with if record.running else None, None),
-        *(("note", note, None) for note in record.notes),
+        ("err log", record.err_log, None),
+        ("ends with", _ends_with_text(record), None),
+        *(("notes", note, None) for note in record.notes),
     ]
     for name, value, tint in entries:
         if value not in (None, ""):
-            title = paint(f"{name}:".ljust(14), "dim", colour)
+            title = paint(f"{name}:".ljust(_TITLE), "dim", colour)
             print(title + paint(safe(str(value)), tint, colour))
 
 
@@ -290,12 +344,13 @@ def _usage_entries(used: Usage) -> list[tuple[str, str | None, None]]:
     cpu, memory = seconds_text(used.cpu_seconds), size_text(used.memory_bytes)
     read, written = size_text(used.read_bytes), size_text(used.written_bytes)
     shown = {
-        "cpu time": cpu and (f"{cpu}, {average} on average" if average else cpu),
+        "cpu": cpu and (f"{cpu}, {average} on average" if average else cpu),
         "memory": memory and f"{memory}, at most {peak}",
-        "processes": f"{used.processes}, threads {used.threads}" if used.processes else None,
+        "processes": str(used.processes) if used.processes else None,
+        "threads": str(used.threads) if used.processes else None,
         "open files": None if used.open_files is None else str(used.open_files),
-        "ports": ports_text(used),
-        "I/O": read and f"{read} read, {written} written",
+        "read": read,
+        "written": written,
         "hidden": f"{used.hidden} of another user, without {_HIDDEN}" if used.hidden else None,
     }
     return [(name, text, None) for name, text in shown.items()]
@@ -334,9 +389,14 @@ def show_json(value: object) -> None:
     sys.stdout.flush()
 
 
-def complain(message: str) -> None:
+def remark(message: str) -> None:
+    """A line on stderr that is worth knowing, where nothing is wrong."""
+    complain(message, "dim")
+
+
+def complain(message: str, colour: str = "red") -> None:
     """The one line of an error, or of anything else that is not the answer, on stderr."""
-    name = paint("holdfast:", "red", coloured(sys.stderr))
+    name = paint("holdfast:", colour, coloured(sys.stderr))
     sys.stdout.flush()
     sys.stderr.write(f"{name} {safe(message)}\n")
     sys.stderr.flush()

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Iterable
 
-    from holdfast._output import Output
+    from holdfast.output.log import Output
 
-    from ._sieve import Legible
+    from ..terminal.escape_filter import Legible
 
 FDS = {"stdout": 1, "stderr": 2}
 
@@ -48,7 +48,7 @@ def copy_all(outputs: Iterable[Output], fd: int) -> None:
     """Output as it is; on a terminal, of which it must ask nothing, text and colours."""
     screen: Legible | None = None
     if os.isatty(fd):
-        from ._sieve import Legible
+        from ..terminal.escape_filter import Legible
 
         screen = Legible()
     try:

@@ -1,4 +1,4 @@
-"""What a person types while attached: the keys that let them go, and the others on their way."""
+"""Keys that a person types while attached: those that let them go, and the others on their way."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 import threading
 from collections import deque
 
-from holdfast._errors import BadRequest, HoldfastError, NotFound, NotRunning
-from holdfast._keys import parse
+from holdfast.core.errors import BadRequest, HoldfastError, NotFound, NotRunning
+from holdfast.terminal.keys import parse
 
 from ._handles import open_for
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable
 
-    from holdfast._sync import SyncProcess
+    from holdfast.client.sync import SyncProcess
 
     Work = bytes | Callable[[SyncProcess], object]
 
@@ -43,7 +43,7 @@ class Detach:
         self._held = b""
 
     def feed(self, data: bytes) -> tuple[bytes, bool]:
-        """What was typed for the process, and whether the person wants to go."""
+        """The bytes typed for the process, and whether the person wants to go."""
         if self._all is None:
             return data, False
         data, self._held = self._held + data, b""

@@ -13,20 +13,18 @@ import os
 import resource
 import signal
 import sys
-import types
 
-# Only the keeper's own modules: executing the package's __init__ would load the whole client.
-_package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-if "holdfast" not in sys.modules:
-    _holdfast = types.ModuleType("holdfast")
-    _holdfast.__path__ = [_package]
-    sys.modules["holdfast"] = _holdfast
+# Started by its path and without site-packages, so it says itself where its package is: last, and
+# nothing there takes the place of a module of Python's own.
+sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
-from holdfast import _cgroup, _kernel  # noqa: E402
-from holdfast._home import Home  # noqa: E402
-from holdfast.keeper.guard import Guard, Table  # noqa: E402
-from holdfast.keeper.presence import bind, open_log, write_lock  # noqa: E402
-from holdfast.keeper.renew import read_state  # noqa: E402
+from holdfast.core.home import Home
+from holdfast.keeper.guard import Guard
+from holdfast.keeper.held import Table
+from holdfast.keeper.presence import bind, open_log, write_lock
+from holdfast.keeper.renew import read_state
+from holdfast.keeper.worker import run_worker
+from holdfast.linux import cgroup, kernel
 
 _LOG_LIMIT = 1 << 20
 
@@ -44,14 +42,15 @@ def main(argv: list[str]) -> int:
         _reset(home)
         soft = _raise_descriptor_limit()
         _leave(home)
-        table: Table = {}
+        fresh, table = True, Table()
     else:
-        lock, listen, notify, idle, soft, table = read_state(int(rest[0]))
+        lock, listen, notify, idle, soft, fresh, table = read_state(int(rest[0]))
         _reset(home)
-    _kernel.become_subreaper()
+    kernel.become_subreaper()
     write_lock(lock, os.getpid(), ready=False)
-    Guard(home, lock, listen, table, idle, soft, fresh=verb == "start", notify=notify).run()
-    _cgroup.Trees(home.path).leave()
+    guard = Guard(home, lock, listen, table, idle, soft, fresh=fresh, notify=notify)
+    guard.run(run_worker)
+    cgroup.Trees(home.path).leave()
     return 0
 
 
@@ -81,14 +80,14 @@ def _reset(home: Home) -> None:
 
 def _leave(home: Home) -> None:
     """Whoever started us may be a process of another keeper's, with what marks and contains it."""
-    for number, most in ((_kernel.RLIMIT_MARK, None), (resource.RLIMIT_CORE, 0)):
+    for number, most in ((kernel.RLIMIT_MARK, None), (resource.RLIMIT_CORE, 0)):
         _, hard = resource.getrlimit(number)
         resource.setrlimit(number, (hard if most is None else most, hard))
-    _cgroup.Trees(home.path).enter()
+    cgroup.Trees(home.path).enter()
 
 
 def _raise_descriptor_limit() -> int:
-    """As many descriptors for us as we may have; children get back what was there before."""
+    """Take as many descriptors as we may have; children get back what was there before."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = hard if hard != resource.RLIM_INFINITY else 1 << 20
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

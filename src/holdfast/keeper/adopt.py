@@ -14,66 +14,61 @@ import select
 import signal
 import stat
 
-from .. import _kernel
-from .._home import Home
-from .._model import Record
-from .._tty import open_terminal
-from .guard import Held
-from .launch import SHELF
+from ..core.home import Home
+from ..core.machine import boot_id
+from ..core.record import Record
+from ..linux import kernel
+from ..linux.tty import open_terminal
+from .held import Held
+from .launch import FD_STORE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Callable
+
+    from .modes.base import Mode
 
 _DIES_WITHIN = 1000  # milliseconds
 
 
-def find(home: Home, record: Record) -> Held | None:
-    """What can be held of a process that was running, or None if it is not to be found."""
-    if record.boot_id != _kernel.boot_id():
+def find(home: Home, record: Record, mode: Mode) -> Held | None:
+    """Find what can be held of a process that was running; None if it is not to be found."""
+    if record.boot_id != boot_id():
         return None
     pid, started = record.pid, record.start_time
     if pid is None or started is None:
-        found = marked(record.handle, record.runner)
+        found = marked(record, mode)
         if found is None:
             return None
         pid, started = found.pid, found.start_time
         record.pid, record.start_time = pid, started
-    pidfd = _kernel.open_process(pid, started)
-    if pidfd is None and record.runner is not None:
+    pidfd = kernel.open_process(pid, started)
+    if pidfd is None and mode.again:
         # The next runner may have been started just before both halves died.
-        found = marked(record.handle, record.runner)
+        found = marked(record, mode)
         if found is not None:
             record.pid, record.start_time = pid, started = found.pid, found.start_time
-            pidfd = _kernel.open_process(pid, started)
+            pidfd = kernel.open_process(pid, started)
     if pidfd is None:
         return None
     held = readers_only(home, record)
     held.pid, held.pidfd = pid, pidfd
-    if held.out < 0 and record.mode == "pipe":
-        held.out = _theirs(pid, 1, home.fifo(record.handle))
-    if held.err < 0 and record.err_log is not None:
-        held.err = _theirs(pid, 2, home.fifo(record.handle, "stderr"))
-    if record.runner is not None:
-        held.shelf = _shelf(pidfd)
-        if record.mode == "pty":  # it is at a terminal that is gone; the next one gets a new one
-            _end(held)
-    if record.mode == "tmux":
-        held.tty = _terminal(pid, record.tty or "")
+    mode.find_ends(record, held)
     return held
 
 
-def _shelf(pidfd: int) -> int:
-    """A runner's own end of the shelf, with all that lies there, where we may have it."""
-    shelf = _kernel.copy_descriptor(pidfd, SHELF)
-    if shelf >= 0 and not stat.S_ISSOCK(os.fstat(shelf).st_mode):
-        os.close(shelf)
+def fd_store(pidfd: int) -> int:
+    """A runner's own end of its store of descriptors, where we may have it, and what lies there."""
+    found = kernel.copy_descriptor(pidfd, FD_STORE)
+    if found >= 0 and not stat.S_ISSOCK(os.fstat(found).st_mode):
+        os.close(found)
         return -1
-    return shelf
+    return found
 
 
-def _end(held: Held) -> None:
-    _kernel.send_signal(held.pidfd, signal.SIGKILL)
+def end(held: Held) -> None:
+    """Kill one that is of no use any more."""
+    kernel.send_signal(held.pidfd, signal.SIGKILL)
     poll = select.poll()
     poll.register(held.pidfd, select.POLLIN)
     poll.poll(_DIES_WITHIN)
@@ -85,22 +80,29 @@ def readers_only(home: Home, record: Record) -> Held:
     """The FIFOs alone: of a process that has ended a grandchild may still hold and fill them."""
     held = Held(record.pid or 0, -1)
     held.out = _reader(home.fifo(record.handle))
-    if record.err_log is not None:
+    if "stderr" in record.streams:
         held.err = _reader(home.fifo(record.handle, "stderr"))
     return held
 
 
-def marked(handle: str, runner: dict[str, Any] | None = None) -> _kernel.Stat | None:
-    """The session leader among the processes that carry this handle's mark, or its runner."""
-    for found in _kernel.all_processes():
-        if found.session != found.pid or _kernel.mark_of(found.pid) != handle:
-            continue
-        if runner is None or _words(found.pid) == runner["argv"]:
-            return found
-    return None
+def marked(record: Record, mode: Mode) -> kernel.Stat | None:
+    """The session leader among the processes that carry a process's mark."""
+    return leader(record.handle, lambda pid: mode.is_its(record, pid))
 
 
-def _words(pid: int) -> list[str]:
+def leader(handle: str, is_its: Callable[[int], bool] = lambda pid: True) -> kernel.Stat | None:
+    """The oldest such leader: a daemon that it started leads a session too, and has its mark."""
+    found = [
+        each
+        for each in kernel.all_processes()
+        if each.session == each.pid and kernel.mark_of(each.pid) == handle and is_its(each.pid)
+    ]
+    pids = {each.pid for each in found}
+    # Pids are used again from the beginning, and two may have started in the same hundredth.
+    return min(found, key=lambda each: (each.start_time, each.parent in pids), default=None)
+
+
+def words(pid: int) -> list[str]:
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             return [os.fsdecode(word) for word in file.read().split(b"\0")[:-1]]
@@ -108,20 +110,20 @@ def _words(pid: int) -> list[str]:
         return []
 
 
-def _terminal(pid: int, path: str) -> int:
+def terminal(pid: int, path: str) -> int:
     """The terminal of a process, if it still has that one: a name is used again."""
     try:
-        terminal = open_terminal(path)
+        opened = open_terminal(path)
     except OSError:
         return -1
-    found = _kernel.stat(pid)
-    if found is None or found.terminal != os.fstat(terminal).st_rdev:
-        os.close(terminal)
+    found = kernel.stat(pid)
+    if found is None or found.terminal != os.fstat(opened).st_rdev:
+        os.close(opened)
         return -1
-    return terminal
+    return opened
 
 
-def _theirs(pid: int, number: int, path: str) -> int:
+def theirs(pid: int, number: int, path: str) -> int:
     """A FIFO whose name was deleted or used for something else: the process has it still."""
     link = f"/proc/{pid}/fd/{number}"
     try:

@@ -21,12 +21,13 @@ import os
 import time
 from dataclasses import replace
 
-from .. import _kernel
-from .._agents import AgentRecord, agent_event_id, load_agent, load_agents, no_agent
-from .._completion import TAIL_BYTES
-from .._errors import BadRequest, HoldfastError
-from .._home import Home, file_name, make_private_directory, replace_private, unlink
-from .._model import rfc3339
+from ..core.agent_record import AgentRecord, agent_event_id, load_agent, load_agents, no_agent
+from ..core.completion import TAIL_BYTES
+from ..core.errors import BadRequest, HoldfastError
+from ..core.home import Home, file_name, make_private_directory, replace_private, unlink
+from ..core.machine import boot_id
+from ..core.record import rfc3339
+from ..linux import kernel
 from .files import drop
 from .journal import say
 from .loop import IN
@@ -36,7 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from .._outbox import OutboxWriter
+    from ..core.outbox import OutboxWriter
+    from ..core.types import Status
     from .loop import Loop, Timer
 
 _GRACE = 5.0  # for a registrant to end what it was asked to stop
@@ -80,7 +82,7 @@ class Agents:
         return len(self._open) + len(self._untold)
 
     def sessions(self) -> set[str]:
-        """Those that have agents which are not over, or not told of."""
+        """The sessions that have agents which are not over, or not told of."""
         return {session for session, _ in (*self._open, *self._untold)}
 
     def register(self, record: AgentRecord, pidfd: int | None) -> AgentRecord:
@@ -122,8 +124,8 @@ class Agents:
     def _take_up(self, record: AgentRecord) -> None:
         """One that runs as far as the disk says: by an earlier worker."""
         pidfd = None
-        if record.boot_id == _kernel.boot_id() and 0 < record.pid < 1 << 31:
-            pidfd = _kernel.open_process(record.pid, record.start_time)
+        if record.boot_id == boot_id() and 0 < record.pid < 1 << 31:
+            pidfd = kernel.open_process(record.pid, record.start_time)
         try:
             agent = self._keep(record, pidfd)
         except BaseException:
@@ -135,7 +137,7 @@ class Agents:
             self._set_grace(agent)
 
     def find(self, session: str, id: object, token: object = None) -> AgentRecord | None:
-        """What is known of an agent, over or not.
+        """Find an agent, over or not.
 
         With a token it is that registration, whatever it is called since an adoption; None if the
         name is another one's by now, so that this one is over.
@@ -205,7 +207,7 @@ class Agents:
         if agent is None:
             return
         stopped = record.stop_requested and not success
-        status = "killed" if stopped else "completed" if success else "failed"
+        status: Status = "killed" if stopped else "completed" if success else "failed"
         self._end(agent, status, "stopped" if stopped else "done", tail)
 
     def close(self, session: str) -> None:
@@ -213,7 +215,7 @@ class Agents:
         for agent in [each for each in self._open.values() if each.record.session == session]:
             self._end(agent, "killed", "lease_ended")
 
-    def _end(self, agent: _Agent, status: str, reason: str, tail: str | None = None) -> None:
+    def _end(self, agent: _Agent, status: Status, reason: str, tail: str | None = None) -> None:
         record = agent.record
         if self._open.get(_key(record)) is not agent:
             return
@@ -291,7 +293,7 @@ class Agents:
         replace_private(path, json.dumps(record.to_json()).encode())
 
     def _prune(self, session: str) -> None:
-        """Those that are over are kept for a while, and not more than so many."""
+        """Forget agents that were over for a while, and those above a number."""
         over = [record for record in load_agents(self._home, session) if record.told]
         over.sort(key=lambda record: record.ended_at or "")
         oldest = rfc3339(time.time() - _KEPT_SECONDS)
@@ -381,8 +383,8 @@ def made(session: str, message: dict[str, Any], pid: int) -> AgentRecord:
         started_clock=time.monotonic(),
         token=str(message["token"]),
         pid=pid,
-        start_time=_kernel.start_time(pid) or 0,
-        boot_id=_kernel.boot_id(),
+        start_time=kernel.start_time(pid) or 0,
+        boot_id=boot_id(),
     )
 
 

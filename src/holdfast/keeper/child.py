@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import time
 
-from .. import _cgroup, _kernel, _tty
-from .._errors import HoldfastError, KeeperError, NotFound, StoreError, Unsupported, why
-from .._home import unusable
-from .._loghead import Tally
-from .._model import ExitNote, Record, signal_name
-from . import runner
-from .files import put_aside
-from .guard import Held, note_of
+from ..core.errors import HoldfastError, KeeperError, NotFound, StoreError, Unsupported, why
+from ..core.home import unusable
+from ..core.log_head import Tally
+from ..core.record import ExitNote, Record, signal_name
+from ..linux import kernel, tty
+from .files import is_for_now, put_aside
+from .held import Held, note_of
 from .journal import say
 from .launch import open_writer
+from .log_writer import LogWriter
 from .loop import HUP, IN, OUT
-from .pump import LogWriter, Pump
+from .pump import Pump
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .._home import Home
-    from .._store import Store
+    from ..core.home import Home
+    from ..core.store import Store
     from .loop import Loop, Timer
+    from .modes.base import Mode
     from .stop import Stopping
 
 
@@ -34,7 +34,6 @@ _HELD_BACK = "output is held back: "
 _LOST = "its log was deleted while it ran, and only the end of it could be kept"
 _NOTE_DELAY = 0.02
 _LINGER = 0.0003
-_UNCOUNTED = 1 << 20  # bytes by which the kernel may be behind with what a process has
 _SELECTABLE = 1024  # what select can wait for; poll counts in milliseconds
 
 
@@ -60,6 +59,8 @@ class Child:
         "loop",
         "record",
         "held",
+        "mode",
+        "line",
         "mine",
         "guarded",
         "memory_kills",
@@ -70,21 +71,18 @@ class Child:
         "stopping",
         "note",
         "groups",
-        "on_death",
-        "starts_again",
         "when_hung_up",
         "on_end",
         "on_quiet",
         "on_limit",
         "on_sent",
-        "_line",
         "_sends",
         "_store",
         "_full",
         "_held_back",
         "_death",
         "_died",
-        "_doors",
+        "_fifo_writers",
         "_settling",
         "_unwatched",
     )
@@ -95,12 +93,11 @@ class Child:
         store: Store,
         record: Record,
         held: Held,
+        mode: Mode,
         *,
         mine: bool,
         guarded: bool,
-        memory_kills: _kernel.MemoryKills,
-        on_death: Callable[[Child], None],
-        starts_again: Callable[[Child, ExitNote], bool],
+        memory_kills: kernel.MemoryKills,
         on_end: Callable[[Child], None],
         on_quiet: Callable[[Child], None],
         on_limit: Callable[[Child], None],
@@ -109,6 +106,7 @@ class Child:
         self.loop = loop
         self.record = record
         self.held = held
+        self.mode = mode
         self.mine = mine  # ours to reap
         self.guarded = guarded  # the guard's to reap
         self.memory_kills = memory_kills
@@ -116,21 +114,19 @@ class Child:
         self.deadline: Timer | None = None
         self.stopping: Stopping | None = None
         self.note: ExitNote | None = None
-        self.on_death = on_death  # of one in tmux
-        self.starts_again = starts_again  # another runner, where this was one that died
         self.when_hung_up: Callable[[], None] | None = None
         self.on_end = on_end
         self.on_quiet = on_quiet
         self.on_limit = on_limit
         self.on_sent = on_sent
         self._sends: list[Sending] = []
-        self._line = 0  # how much of a line was typed into its terminal and not finished
+        self.line = 0  # how much of a line was typed into its terminal and not finished
         self._store = store
         self._full = False  # the disk was, at some time
         self._held_back = ""  # the note that says so while it is
-        self._death: _kernel.Death | None = None
+        self._death: kernel.Death | None = None
         self._died = (0.0, 0.0)
-        self._doors: list[int] = []  # so that no FIFO hangs up between two runners
+        self._fifo_writers: list[int] = []  # so that no FIFO hangs up between two runners
         self._settling = False
         self._unwatched = False  # its output is to be watched, and is not yet
         self.writers: list[LogWriter] = []
@@ -142,10 +138,10 @@ class Child:
         if not new and record.running:
             self._look_again()
         self._unwatched = new
-        if not self._doors:
-            self._open_doors()
+        if not self._fifo_writers:
+            self._open_fifo_writers()
         streams = [(self.held.out, "stdout")]
-        if record.err_log is not None:
+        if "stderr" in record.streams:
             streams.append((self.held.err, "stderr"))
         for fd, stream in streams:
             path = self._store.home.log(record.handle, stream)
@@ -170,7 +166,7 @@ class Child:
                     self._hung_up,
                     self._disk_full,
                     self._room_again,
-                    tank=self.held.tank,
+                    splice_pipe=self.held.splice_pipe,
                 )
                 self.pumps.append(pump)
         self._unwatched = False
@@ -208,33 +204,33 @@ class Child:
         return False
 
     def _look_again(self) -> None:
-        """That an earlier worker held its output back says nothing of now."""
+        """Drop the note that output is held back: an earlier worker's disk says nothing of now."""
         stale = [note for note in self.record.notes if note.startswith(_HELD_BACK)]
         if stale:
             self.record.notes = [note for note in self.record.notes if note not in stale]
             self._full = True
             self._save()
 
-    def _open_doors(self) -> None:
+    def _open_fifo_writers(self) -> None:
         record, home = self.record, self._store.home
-        if record.runner is None or record.mode == "pty" or not record.running:
+        if not self.mode.keeps_fifos or not record.running:
             return
         streams = {"stdout": self.held.out}
-        if record.err_log is not None:
+        if "stderr" in record.streams:
             streams["stderr"] = self.held.err
         for stream, reader in streams.items():
             try:
-                self._doors.append(open_writer(home.fifo(record.handle, stream), reader))
+                self._fifo_writers.append(open_writer(home.fifo(record.handle, stream), reader))
             except OSError as error:
                 say(f"{record.handle}: its {stream} cannot be kept open: {error}")
 
-    def _close_doors(self) -> None:
-        for fd in self._doors:
+    def _close_fifo_writers(self) -> None:
+        for fd in self._fifo_writers:
             os.close(fd)
-        self._doors.clear()
+        self._fifo_writers.clear()
 
     def written(self) -> list[int] | None:
-        """How much a dead runner wrote to each log; None if that cannot be known yet."""
+        """The bytes a dead runner wrote to each log; None if that cannot be known yet."""
         self._drain()
         behind = {pump.writer: pump.behind for pump in self.pumps}
         sizes = [0, 0]
@@ -256,7 +252,7 @@ class Child:
         if self.note is not None:
             return True
         if self.held.pidfd < 0:
-            return self.record.runner is None  # which is started again
+            return not self.mode.again
         poll = select.poll()
         poll.register(self.held.pidfd, select.POLLIN)
         return bool(poll.poll(0))
@@ -267,17 +263,30 @@ class Child:
             self._settle_own()
 
     def _ended(self, events: int) -> None:
+        try:
+            self._settle(events)
+        except OSError as error:
+            if not is_for_now(error):
+                raise
+            # No descriptor to find out with how it ended, which its group may know: ask later.
+            self.loop.change(self.held.pidfd, 0)
+            self.loop.after(_NOTE_DELAY, lambda: self._ended_again(events))
+
+    def _ended_again(self, events: int) -> None:
+        if self.note is None and self.held.pidfd >= 0:
+            self._ended(events)
+
+    def _settle(self, events: int) -> None:
         if self.mine:
             self._settle_own()
             return
         if self._death is None:
-            self._death = _kernel.exit_of_stranger(self.held.pid, self.held.pidfd)
+            self._death = kernel.exit_of_stranger(self.held.pid, self.held.pidfd)
             self._died = time.time(), time.monotonic()
-        if self.record.mode == "tmux":
+        if self.mode.on_death(self):
             self.loop.remove(self.held.pidfd)
-            self.on_death(self)
         elif events & HUP or not (self.guarded or self._death is None):
-            self.settle_strange()
+            self.settle_foreign()
         else:
             # The guard writes the exit note before it reaps, and nobody else can tell before that.
             # Kernels before 6.9 do not say when that is done.
@@ -288,8 +297,8 @@ class Child:
         if self.note is not None:
             return
         noted = self._store.read_exit(self.record.handle) is not None
-        if noted or not _kernel.send_signal(self.held.pidfd, 0):
-            self.settle_strange()
+        if noted or not kernel.send_signal(self.held.pidfd, 0):
+            self.settle_foreign()
         else:
             self.loop.after(_NOTE_DELAY, self._look_for_note)
 
@@ -300,20 +309,20 @@ class Child:
         self._drain()
         self._settling = False
         note = note_of(self.held.pid)
-        if self.starts_again(self, note):
+        if self.mode.on_exit(self, note):
             return
         self._end(note)
         os.waitpid(self.held.pid, 0)  # only now: until it is on disk, the zombie knows it
         self._settled()
 
-    def settle_strange(self) -> None:
-        """It was not our child: the guard's note says how it ended, or the kernel does."""
+    def settle_foreign(self) -> None:
+        """Settle the end of what was not our child, by the guard's note or the kernel's word."""
         self._drain()
         note = self._store.read_exit(self.record.handle) or self.death_note()
         if note is None:
             at, clock = self._died if self._died[0] else (time.time(), time.monotonic())
             note = ExitNote(None, None, at, clock, known=False)
-        if self.starts_again(self, note):
+        if self.mode.on_exit(self, note):
             return
         self._end(note)
         self._store.drop_exit(self.record.handle)
@@ -321,11 +330,11 @@ class Child:
 
     @property
     def death_known(self) -> bool:
-        """Whether the kernel said how it ended, or an exit note does."""
+        """True if the kernel said how it ended, or an exit note does."""
         return self._death is not None or self._store.read_exit(self.record.handle) is not None
 
     def death_note(self) -> ExitNote | None:
-        """How it ended, as the kernel told of a process that is not our child."""
+        """The end, as the kernel told it of a process that is not our child."""
         how = self._death
         if how is None:
             return None
@@ -339,9 +348,9 @@ class Child:
 
     def settle_lost(self) -> None:
         self._died = time.time(), time.monotonic()
-        self.settle_strange()
+        self.settle_foreign()
 
-    def bury(self) -> None:
+    def release_pid(self) -> None:
         """Let go of a dead runner; the next one is this process too."""
         if self.held.pidfd >= 0:
             self.loop.remove(self.held.pidfd)
@@ -353,11 +362,7 @@ class Child:
         self.guarded, self._death, self._died = False, None, (0.0, 0.0)
 
     def _end(self, note: ExitNote) -> None:
-        if self.record.runner is not None:
-            note = runner.ended(self._store, self.record, note)
-        else:
-            note.out_of_memory = self._out_of_memory(note)
-            note.peak_memory_bytes = self._peak_memory(note)
+        note = self.mode.conclude(self, note)
         if self._full:
             self.record.notes.append("the disk was full while it ran: its output came late")
         self.note = note
@@ -371,31 +376,10 @@ class Child:
         except (OSError, StoreError) as error:
             say(f"{self.record.handle}: {error}")  # delivery will try again
 
-    def _peak_memory(self, note: ExitNote) -> int | None:
-        """Of its group, or of one process; None for so little that it may have been the keeper's.
-
-        The kernel counts what a process had before exec, too, and that was ours.
-        """
-        together = _cgroup.peak_memory(self.record.cgroups)
-        if together is not None:
-            return together
-        alone, floor = note.peak_memory_bytes, self.record.memory_floor
-        floor = (floor or _kernel.own_peak_memory()) + _UNCOUNTED
-        return alone if alone is not None and alone > floor else None
-
-    def _out_of_memory(self, note: ExitNote) -> bool:
-        if self.record.stop is not None or (note.signal is None and note.code in (0, None)):
-            return False
-        if _cgroup.ran_out_of_memory(self.record.cgroups):
-            return True
-        if note.signal != "SIGKILL":
-            return False
-        return self.memory_kills.includes(self.held.pid, self.record.started_clock)
-
     def _settled(self) -> None:
         if self.held.pidfd >= 0:
             self.loop.remove(self.held.pidfd)
-        self._close_doors()
+        self._close_fifo_writers()
         if self.deadline is not None:
             self.deadline.cancel()
             self.deadline = None
@@ -473,9 +457,10 @@ class Child:
     ) -> None:
         """Write to stdin; `done` gets how many bytes were taken within the time."""
         held = self.held
-        if held.stdin >= 0 and self.record.mode == "pty":
-            typed, inserted, self._line = self._typed(data, eof)
-            sending = Sending(typed, token, False, done)
+        typed = self.mode.typed(self, data, eof)
+        if typed is not None:
+            keys, inserted, self.line = typed
+            sending = Sending(keys, token, False, done)
             sending.inserted = inserted
         else:
             sending = Sending(data, token, eof, done)
@@ -491,7 +476,7 @@ class Child:
             if data and sending.written >= len(data):
                 done(len(data), None)
                 return
-            raise Unsupported(self._why_no_stdin(), handle=self.record.handle)
+            raise Unsupported(self.mode.why_no_stdin(self.record), handle=self.record.handle)
         self._sends.append(sending)
         for pump in self.pumps:
             pump.hurry()
@@ -502,35 +487,12 @@ class Child:
         if sending in self._sends:
             sending.timer = self.loop.after(timeout, lambda: self._finish_send(sending, None))
 
-    def _typed(self, data: bytes, eof: bool) -> tuple[bytes, list[int], int]:
-        """What is typed, as the terminal wants it that the command reads from."""
-        if self.record.runner is None:
-            return _tty.typed(self.held.stdin, data, eof, self._line)
-        from .._container import Container  # ours only passes on to one that is elsewhere
-
-        container = Container.of_record(self.record)
-        terminal = None if container is None else container.open_terminal()
-        if terminal is None:
-            return _tty.typed_unseen(data, eof)
-        try:
-            return _tty.typed(terminal, data, eof, self._line)
-        finally:
-            os.close(terminal)
-
-    def _why_no_stdin(self) -> str:
-        handle = self.record.handle
-        if self.record.mode == "pty":
-            return f"the terminal of {handle} is gone; start the process again to type into it"
-        if not self.record.stdin:
-            return f"{handle} was started without stdin; start it with stdin open to write to it"
-        return f"the stdin of {handle} is closed; start the process again to write to it"
-
     def _write(self) -> None:
         """One send after the other, until the pipe is full."""
         while self._sends:
             sending = self._sends[0]
             if self.held.stdin < 0:
-                error = Unsupported(self._why_no_stdin(), handle=self.record.handle)
+                error = Unsupported(self.mode.why_no_stdin(self.record), handle=self.record.handle)
                 self._finish_send(sending, error)
                 continue
             if sending.written < len(sending.data):
@@ -573,7 +535,7 @@ class Child:
             sending.timer.cancel()
         if not self._sends and self.held.stdin >= 0:
             self.loop.remove(self.held.stdin)
-        sending.done(_tty.taken(sending.written, sending.inserted), error)
+        sending.done(tty.taken(sending.written, sending.inserted), error)
 
     def close_stdin(self) -> None:
         if self.held.stdin >= 0:
@@ -587,13 +549,12 @@ class Child:
         """Change the size of its terminal, as seen from here on in its log."""
         self._drain()  # written for the old size, as far as anybody can know
         self.record.resized(self.writers[0].size if self.writers else 0, columns, rows)
-        _tty.set_size(self.held.out, columns, rows)
-        if self.record.runner is not None and self.held.pidfd >= 0:
-            _kernel.send_signal(self.held.pidfd, signal.SIGWINCH)  # it is not of this terminal
+        tty.set_size(self.held.out, columns, rows)
+        self.mode.resized(self)
 
     def type(self, data: bytes) -> None:
         """Type what a terminal itself would say, if there is room for it."""
-        if self.record.mode == "pty" and self.held.stdin >= 0 and not self._sends:
+        if self.mode.terminal_here and self.held.stdin >= 0 and not self._sends:
             try:
                 os.write(self.held.stdin, data)
             except OSError:
@@ -601,11 +562,32 @@ class Child:
 
     def release_ends(self) -> list[str]:
         """Let go of the process's side of its terminal, and of its runner's; those that we held."""
-        names = [name for name in ("tty", "shelf", "input") if getattr(self.held, name) >= 0]
+        names = [name for name in ("tty", "fd_store", "input") if getattr(self.held, name) >= 0]
         for name in names:
             os.close(getattr(self.held, name))
             setattr(self.held, name, -1)
         return names
+
+    # -- signals -------------------------------------------------------------------------------
+
+    def signal_group(self, number: int) -> None:
+        """Signal the process and its group, if the process is still the one we started."""
+        if self.held.pidfd < 0:
+            return  # between two runners
+        if kernel.send_group_signal(self.held.pidfd, number):
+            return
+        # Until it is reaped its pid, and so its group's id, cannot be anybody else's. A child of
+        # ours is reaped by us; another's is checked through its pidfd in the moment before.
+        if not self.mine and not kernel.send_signal(self.held.pidfd, 0):
+            return
+        try:
+            os.killpg(self.held.pid, number)
+        except (ProcessLookupError, PermissionError):
+            # Not a group leader (any more), or one that changed its user: try the process alone.
+            try:
+                kernel.send_signal(self.held.pidfd, number)
+            except PermissionError:
+                return
 
     # -- letting go ----------------------------------------------------------------------------
 
@@ -621,12 +603,12 @@ class Child:
         for writer in self.writers:
             writer.close()
         self.writers.clear()
-        self._close_doors()
+        self._close_fifo_writers()
         self.close_stdin()
         self.release_ends()
-        if self.held.tank >= 0:
-            os.close(self.held.tank)
-            self.held.tank = -1
+        if self.held.splice_pipe >= 0:
+            os.close(self.held.splice_pipe)
+            self.held.splice_pipe = -1
         if self.held.pidfd >= 0:
             self.loop.remove(self.held.pidfd)
             os.close(self.held.pidfd)

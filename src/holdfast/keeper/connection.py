@@ -1,11 +1,17 @@
-"""One client's connection: lines in, answers out, and what it is still waiting for."""
+"""One client's connection: lines in, answers out, and what it is still waiting for.
+
+A client may send hundreds of requests at once. They are answered in their order, a few in each turn
+of the loop, so that everybody else is answered meanwhile, and what processes and tmux say is heard.
+"""
 
 from __future__ import annotations
 
 import socket
+import time
+from collections import deque
 
-from .. import _wire
-from .._errors import HoldfastError
+from ..core import wire
+from ..core.errors import HoldfastError
 from .loop import IN, OUT
 
 TYPE_CHECKING = False
@@ -14,9 +20,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .loop import Loop
-    from .tmux import Start
+    from .modes.tmux import Start
 
 _READ = 1 << 18
+_TURN = 0.01  # seconds for the requests of one connection in one turn
 _UNSENT_LIMIT = 32 << 20
 _UNANSWERED = frozenset({"acknowledge", "answered"})
 
@@ -26,6 +33,7 @@ class Connection:
         "_loop",
         "socket",
         "_decoder",
+        "_requests",
         "_unsent",
         "_on_message",
         "_on_close",
@@ -50,7 +58,8 @@ class Connection:
     ) -> None:
         self._loop = loop
         self.socket = end
-        self._decoder = _wire.Decoder(_wire.REQUEST_LIMIT, self._too_long)
+        self._decoder = wire.Decoder(wire.REQUEST_LIMIT, self._too_long)
+        self._requests: deque[dict[str, Any]] = deque()  # read, and not looked at yet
         self._unsent = bytearray()
         self._on_message = on_message
         self._on_close = on_close
@@ -69,7 +78,7 @@ class Connection:
     def _ready(self, events: int) -> None:
         if events & OUT:
             self._flush()
-        if self.closed or not events & ~OUT:
+        if self.closed or self._requests or not events & ~OUT:
             return
         try:
             data = self.socket.recv(_READ)
@@ -81,24 +90,32 @@ class Connection:
             self.close()
             return
         try:
-            messages = self._decoder.feed(data)
+            self._requests.extend(self._decoder.feed(data))
         except (ValueError, RecursionError):
             self.close()
             return
-        for message in messages:
+        self._take_turn()
+
+    def _take_turn(self) -> None:
+        until = time.monotonic() + _TURN
+        while self._requests:
+            message = self._requests.popleft()
             # Whoever hangs up upon an acknowledgement did not take it back.
             if not self.closed or message.get("verb") in _UNANSWERED:
                 self._on_message(self, message)
+                if self._requests and time.monotonic() > until:
+                    self._loop.after(0, self._take_turn)
+                    return
 
     def _too_long(self, number: int) -> None:
-        self.refuse(number, _wire.too_long())
+        self.refuse(number, wire.too_long())
 
     # -- answers -------------------------------------------------------------------------------
 
     def send(self, message: dict[str, Any]) -> None:
         if self.closed:
             return
-        data = _wire.encode(message)
+        data = wire.encode(message)
         if not self._unsent:
             try:
                 sent = self.socket.send(data)

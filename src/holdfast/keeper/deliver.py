@@ -11,12 +11,12 @@ import binascii
 import os
 import time
 
-from .._completion import TAIL_BYTES, joined_tail
-from .._home import Home, unusable
-from .._model import rfc3339
-from .._outbox import OutboxWriter, end_event_id, input_event_id, watch_event_id
-from .._store import Store
-from .._watches import advance, catch_up, condition, is_live, key
+from ..core.completion import TAIL_BYTES, joined_tail
+from ..core.home import Home, unusable
+from ..core.outbox import OutboxWriter, end_event_id, input_event_id, watch_event_id
+from ..core.record import rfc3339
+from ..core.store import Store
+from ..core.watch import advance, catch_up, condition, is_live, key
 from .files import clear_way, clear_way_for_directory, is_for_now
 from .gather import Gatherings
 from .journal import say
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from .._model import Record
-    from .._watches import Watch
+    from ..core.record import Record
+    from ..core.watch import Watch
     from .child import Child
+    from .log_writer import LogWriter
     from .loop import Loop, Timer
-    from .pump import LogWriter
 
 _AGAIN = 1.0
 _OPEN_OUTBOXES = 100
@@ -200,7 +200,7 @@ class Delivery:
             self._save_watches(record)
 
     def watches_done(self, record: Record) -> None:
-        """Its output was looked at to the end."""
+        """Note that an ended process's output was looked at to the end."""
         for watch in record.watches:
             watch["done"] = True
         self._save_watches(record)
@@ -215,7 +215,7 @@ class Delivery:
             say(f"{record.handle}: its watches cannot be written down: {error}")
 
     def acknowledge_watches(self, record: Record) -> None:
-        """What was seen of a process that is to be forgotten."""
+        """Acknowledge what watches saw of a process that is to be forgotten."""
         if not record.watches_made:
             return
         try:
@@ -256,7 +256,7 @@ class Delivery:
         return self.outbox(session).acknowledge(ids, by)
 
     def pending(self, session: str) -> int:
-        """How many events of a session nobody has acknowledged."""
+        """The number of events of a session that nobody has acknowledged."""
         return self.outbox(session).pending if os.path.exists(self._home.outbox(session)) else 0
 
     def move(self, old: str, new: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 
-from .._home import is_private_directory, set_aside, unlink, unusable
+from ..core.home import is_private_directory, set_aside, unlink, unusable
 from .journal import say
 
 _FOR_NOW = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT)

@@ -15,16 +15,10 @@ import json
 import os
 import time
 
-from .._errors import BadRequest, HoldfastError, NotFound
-from .._home import (
-    Home,
-    is_gathering,
-    make_private_directory,
-    read_private,
-    replace_private,
-)
-from .._model import Record, rfc3339
-from .._outbox import OutboxWriter, end_event_id, group_event_id
+from ..core.errors import BadRequest, HoldfastError, NotFound
+from ..core.home import Home, is_gathering, make_private_directory, read_private, replace_private
+from ..core.outbox import OutboxWriter, end_event_id, group_event_id
+from ..core.record import Record, rfc3339
 from .files import drop, is_for_now, put_aside
 from .journal import say
 
@@ -66,7 +60,7 @@ class Gathering:
         return all(end is not None for end in self.ends.values())
 
     def entry(self) -> Entry:
-        """Its event."""
+        """The event of the whole group."""
         ends = [end for end in self.ends.values() if end is not None]
         good = all(end["status"] == "completed" for end in ends)
         now = time.time()

@@ -29,229 +29,30 @@ then does anybody rely on what was told.
 
 from __future__ import annotations
 
-import errno
 import gc
 import json
 import os
 import select
 import signal
 import socket
-import struct
 import time
 
-from .. import _kernel
-from .._home import Home
-from .._model import ExitNote, signal_name
-from .._store import Store
-from .journal import say
-from .watchdog import LOOK, STOPPED_LOOKS, Pulse, Watchdog
+from ..core.home import Home
+from ..core.store import Store
+from ..linux import inotify, kernel
+from .channel import Ends
+from .held import DESCRIPTORS, Held, note_of, received
+from .watchdog import LOOK, Pulse, Watchdog
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Callable
+
+    from .channel import Channel
+    from .held import Table
 
 _MESSAGE = 65536
 _CLAIM_TRIES = 200
-_UNHEARD = 64  # messages in the channel, which holds some 200, until the guard is nudged
-_DESCRIPTORS = ("pidfd", "out", "err", "stdin", "tty", "tank", "shelf", "input")
-
-
-class Held:
-    """What both halves hold of one process. Descriptors are -1 where there is none."""
-
-    __slots__ = ("pid", *_DESCRIPTORS, "token", "sent", "record")
-
-    def __init__(
-        self,
-        pid: int,
-        pidfd: int,
-        out: int = -1,
-        err: int = -1,
-        stdin: int = -1,
-        tty: int = -1,
-        tank: int = -1,
-        shelf: int = -1,
-        input: int = -1,
-        token: str = "",
-        sent: int = 0,
-        record: str = "",
-    ) -> None:
-        self.pid = pid
-        self.pidfd = pidfd
-        self.out = out
-        self.err = err
-        self.stdin = stdin
-        # The process's side of its terminal. While one is open here the terminal outlives the
-        # process, so nothing that was written to it can be lost before it is read.
-        self.tty = tty
-        # What came out of the terminal and is not in the log yet.
-        self.tank = tank
-        # Of a process with a runner: what one runner leaves for the next, and the end of its stdin
-        # that is read, so that nothing in it is lost between two of them.
-        self.shelf = shelf
-        self.input = input
-        # The last send and how much of it was written, so that a client that repeats it after a
-        # crash has none of it typed twice. Less than 0: the worker died in the very write.
-        self.token = token
-        self.sent = sent
-        # Its record as it began, should the one on disk be damaged or deleted.
-        self.record = record
-
-    def descriptors(self) -> list[int]:
-        return [fd for name in _DESCRIPTORS if (fd := getattr(self, name)) >= 0]
-
-    def to_json(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
-
-
-Table = dict[str, Held]
-
-
-class Channel:
-    """The worker's end of the socket pair: what it tells the guard.
-
-    What is told need not be heard at once, only kept: should the worker die, it is all still in the
-    socket, descriptors included. So the guard sleeps through messages until it is nudged, which the
-    worker does once for many; waking it for each would cost more than starting the process.
-    """
-
-    __slots__ = ("_nudge", "_nudges", "_guard", "_socket", "_unheard")
-
-    def __init__(self, end: socket.socket, nudge: int, guard: int) -> None:
-        self._socket = end
-        self._nudge = nudge
-        self._nudges = 0
-        self._guard = guard  # a pidfd
-        self._unheard = 0
-
-    def fileno(self) -> int:
-        return self._socket.fileno()
-
-    def tell(self, what: str, handle: str = "", *details: Any) -> None:
-        """Raises OSError when the guard is gone."""
-        self._send(json.dumps([what, handle, *details]).encode(), b"")
-
-    def hand_over(self, what: str, handle: str, held: Held) -> None:
-        message = json.dumps([what, handle, ticks(), held.record, *_shape(held)]).encode()
-        descriptors = held.descriptors()
-        self._send(message, struct.pack(f"{len(descriptors)}i", *descriptors))
-
-    def replace(self, what: str, descriptor: int) -> None:
-        """Give the guard another ``lock`` or ``listen``."""
-        self._send(json.dumps([what, ""]).encode(), struct.pack("i", descriptor))
-
-    def _send(self, message: bytes, descriptors: bytes) -> None:
-        # Not socket.send_fds, which drops its flags and would block.
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)] if descriptors else []
-        looks = 0
-        while True:
-            try:
-                self._socket.sendmsg([message], rights, socket.MSG_DONTWAIT)
-            except OSError as error:
-                # Or more descriptors on their way than an ordinary user may have there.
-                if error.errno not in (errno.EAGAIN, errno.ETOOMANYREFS):
-                    raise
-            else:
-                break
-            self.nudge()
-            if not self._room_within(LOOK):
-                looks += 1
-            if looks >= STOPPED_LOOKS and not self.guard_is_traced():
-                say("the guard takes in nothing: ending it, and going on in its place")
-                self.end_guard()
-                raise BrokenPipeError(errno.EPIPE, "the guard does not listen")
-        self._unheard += 1
-        if self._unheard >= _UNHEARD:
-            self.nudge()
-
-    def _room_within(self, seconds: float) -> bool:
-        until = time.monotonic() + seconds
-        while self.unheard():
-            if time.monotonic() > until:
-                return False
-            time.sleep(0.0005)
-        return True
-
-    def unheard(self) -> bool:
-        """True while the guard has not taken in the last nudge."""
-        return _kernel.unread(self._nudge) > 0
-
-    def heard(self) -> int:
-        """A number that changes whenever the guard takes in nudges, however late."""
-        return self._nudges - _kernel.unread(self._nudge)
-
-    def guard_lives(self) -> bool:
-        poll = select.poll()
-        poll.register(self._socket, select.POLLIN)
-        return not poll.poll(0)
-
-    def guard_is_traced(self) -> bool:
-        """Also where that cannot be seen, for want of descriptors: it is given more time then."""
-        try:
-            found = _kernel.stat(os.getppid())
-        except OSError:
-            return True
-        return found is not None and found.state == "t"
-
-    def end_guard(self) -> None:
-        """Kill the guard, which is our parent while it lives; never whoever came after it."""
-        if self.guard_lives():
-            _kernel.send_signal(self._guard, signal.SIGKILL)
-
-    def nudge(self) -> None:
-        """Have the guard take in what it was told."""
-        self._unheard = 0
-        try:
-            self._nudges += os.write(self._nudge, b"n")
-        except OSError:
-            return  # gone, which the socket will say; or nudged so often that it is awake anyway
-
-
-def _shape(held: Held) -> list[int]:
-    """pid, and which descriptors come along."""
-    return [held.pid, *(int(getattr(held, name) >= 0) for name in _DESCRIPTORS)]
-
-
-class Ends:
-    """How guard and worker speak: a socket pair, a pipe for nudges, the guard's epoll."""
-
-    __slots__ = ("epoll", "nudge", "nudged", "ours", "theirs")
-
-    epoll: select.epoll
-
-    def __init__(self) -> None:
-        self.ours: socket.socket | None = None
-        self.theirs: socket.socket | None = None
-        self.nudged = self.nudge = -1
-
-    def make(self) -> None:
-        self.ours, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.ours.setblocking(False)
-        self.nudged, self.nudge = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self.epoll = select.epoll()
-
-    def for_worker(self) -> Channel:
-        theirs, self.theirs = self.theirs, None
-        nudge, self.nudge = self.nudge, -1
-        assert theirs is not None
-        self.close()
-        return Channel(theirs, nudge, os.pidfd_open(os.getppid()))
-
-    def for_guard(self) -> None:
-        assert self.theirs is not None
-        self.theirs.close()
-        os.close(self.nudge)
-        self.theirs, self.nudge = None, -1
-
-    def close(self) -> None:
-        for end in (self.ours, self.theirs):
-            if end is not None:
-                end.close()
-        for fd in (self.nudged, self.nudge):
-            if fd >= 0:
-                os.close(fd)
-        if hasattr(self, "epoll"):
-            self.epoll.close()
 
 
 class Guard:
@@ -265,6 +66,7 @@ class Guard:
         "idle",
         "nofile",
         "fresh",
+        "pid",
         "pulse",
         "hung_over",
         "_coming",
@@ -293,13 +95,14 @@ class Guard:
         self.store = Store(home)
         self.lock = lock
         self.listen = listen
-        self.notify = notify if notify >= 0 else _kernel.make_inotify()  # see `presence`
+        self.notify = notify if notify >= 0 else inotify.make()  # see `presence`
         self.table = table
         self.idle = idle
         self.nofile = nofile
         # True until what an earlier keeper left has been taken up: only then can there be processes
         # on disk that we have never heard of.
         self.fresh = fresh
+        self.pid = os.getpid()  # also in the worker, whose parent is another when we have died
         self._launching = ""
         self._launched_clock = 0
         self._coming = Held(0, -1)
@@ -310,10 +113,11 @@ class Guard:
         self.pulse = Pulse()
         self.hung_over = b""  # the request over which the last worker hung, if it did
 
-    def run(self) -> None:
-        """Guard until told to quit. Returns only in a process that is to exit."""
-        from .worker import run_worker
+    def run(self, work: Callable[[Guard, Channel], None]) -> None:
+        """Guard until told to quit; each worker is a fork that does `work`.
 
+        Returns only in a process that is to exit.
+        """
         signal.signal(signal.SIGCHLD, _ignore)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         failures = 0
@@ -333,12 +137,11 @@ class Guard:
                 signal.set_wakeup_fd(-1)
                 os.close(self._wake)
                 os.close(self._wake_write)
-                run_worker(self, ends.for_worker())
+                work(self, ends.for_worker())
                 os._exit(0)
             ends.for_guard()
             self._worker_failed = False
             self._serve(ends)
-            ends.close()
             # A worker that was killed is replaced at once; one that fails by itself, again and
             # again, is replaced more and more slowly.
             if self._worker_failed and time.monotonic() - started < 5:
@@ -366,6 +169,7 @@ class Guard:
             self._settle()
             watchdog.look()
         self.hung_over = watchdog.hung_over
+        ends.close()  # which leaves room to look for what it was launching
         try:
             # Its end of the channel closes a moment before its children become ours.
             os.waitid(os.P_PID, self._worker, os.WEXITED | os.WNOWAIT)
@@ -398,7 +202,7 @@ class Guard:
     def _hear(self, channel: socket.socket) -> bool:
         # Not socket.recv_fds: it drops its flags, and our children would inherit what it received.
         data, ancillary, _, _ = channel.recvmsg(
-            _MESSAGE, socket.CMSG_LEN(4 * len(_DESCRIPTORS)), socket.MSG_CMSG_CLOEXEC
+            _MESSAGE, socket.CMSG_LEN(4 * len(DESCRIPTORS)), socket.MSG_CMSG_CLOEXEC
         )
         if not data:
             return False
@@ -407,16 +211,16 @@ class Guard:
         if what == "launching":
             self._launching = handle
             self._launched_clock, *shape = details
-            self._coming = _held(shape, ancillary)
+            self._coming = received(shape, ancillary)
         elif what in ("lock", "listen"):
-            came = _held(["", 0, 1], ancillary)  # its descriptor, where a pidfd would be
+            came = received(["", 0, 1], ancillary)  # its descriptor, where a pidfd would be
             if came.pidfd >= 0:
                 os.dup2(came.pidfd, getattr(self, what), inheritable=False)
                 os.close(came.pidfd)
         elif what == "relaunching":
             self._launching = handle
             self._launched_clock, *shape = details
-            self._coming = _held(shape, ancillary)
+            self._coming = received(shape, ancillary)
             if held is not None:
                 self._coming.token, self._coming.sent = held.token, held.sent
                 for fd in held.descriptors():
@@ -425,7 +229,7 @@ class Guard:
         elif what == "failed":
             self._give_up()
         elif what == "held":
-            came = _held(details[1:], ancillary)
+            came = received(details[1:], ancillary)
             if handle == self._launching:
                 self._launching = ""
                 self._coming.pid, self._coming.pidfd = came.pid, came.pidfd
@@ -485,11 +289,11 @@ class Guard:
         dead = 0
         for _ in range(_CLAIM_TRIES):
             undecided = False
-            for pid in _kernel.children():
-                found = _kernel.stat(pid)
+            for pid in kernel.children():
+                found = kernel.stat(pid)
                 if pid in known or found is None or found.start_time < self._launched_clock:
                     continue
-                mark = _kernel.mark_of(pid)
+                mark = kernel.mark_of(pid)
                 if mark == handle:
                     self._take(handle, pid)
                     return
@@ -511,45 +315,11 @@ class Guard:
         self.table[handle] = self._coming
 
     def _give_up(self) -> None:
-        """What was being launched never was; a runner that was is launched again."""
+        """Give up what was being launched; a runner that was is launched again."""
         handle, self._launching = self._launching, ""
         if self.table.get(handle) is not self._coming:
             for fd in self._coming.descriptors():
                 os.close(fd)
-
-
-def _held(shape: list[Any], ancillary: list[tuple[int, int, bytes]]) -> Held:
-    record, pid, *present = shape
-    held = Held(pid, -1, record=record)
-    descriptors = (
-        fd
-        for level, kind, payload in ancillary
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS
-        for fd in struct.unpack(f"{len(payload) // 4}i", payload)
-    )
-    for name, here in zip(_DESCRIPTORS, present, strict=False):
-        if here:
-            setattr(held, name, next(descriptors, -1))  # we may have run out of them
-    return held
-
-
-def note_of(pid: int) -> ExitNote:
-    """The exit note of a dead child that has not been reaped."""
-    death = _kernel.peek(pid)
-    assert death is not None
-    return ExitNote(
-        code=death.code,
-        signal=None if death.signal is None else signal_name(death.signal),
-        at=time.time(),
-        clock=time.monotonic(),
-        peak_memory_bytes=death.peak_memory_bytes,
-        cpu_seconds=death.cpu_seconds,
-    )
-
-
-def ticks() -> int:
-    """Now, as ``/proc/<pid>/stat`` counts start times."""
-    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
 
 
 def _ignore(number: int, frame: object) -> None:

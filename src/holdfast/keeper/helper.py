@@ -33,8 +33,8 @@ def start(
     out: int,
     *,
     errors: int | None = None,
-) -> int:
-    """Start a program with these for stdin and output, in a session of its own."""
+) -> tuple[int, int]:
+    """Start a program with these for stdin and output, in a session of its own: pid and pidfd."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     env = {name: os.environ[name] for name in _KEPT if name in os.environ}
     actions = [(os.POSIX_SPAWN_DUP2, stdin, 0)]
@@ -44,9 +44,10 @@ def start(
         os.chdir(cwd)
         reset = [signal.SIGPIPE, signal.SIGXFSZ]
         rlimits = [(resource.RLIMIT_NOFILE, nofile, hard)]
-        return clone.start(program, argv, env, actions, reset, rlimits=rlimits)
+        pid = clone.start(program, argv, env, actions, reset, rlimits=rlimits)
     finally:
         os.chdir("/")
+    return pid, clone.pidfd_of(pid)
 
 
 class Helpers:
@@ -62,22 +63,21 @@ class Helpers:
     def run(self, argv: list[str], program: str, cwd: str, timeout: float, done: Done) -> None:
         """Run it; `done` gets its exit code and what it wrote."""
         try:
-            ours, pid = self._start(argv, program, cwd)
+            ours, pid, pidfd = self._start(argv, program, cwd)
         except OSError as error:
             message = f"cannot run {program}: {error.strerror}".encode()
             self._loop.after(0, lambda: done(FAILED, message))
             return
         self.pids.add(pid)
-        _Running(self._loop, self.pids, pid, ours, timeout, done)
+        _Running(self._loop, self.pids, pid, pidfd, ours, timeout, done)
 
     def run_now(self, argv: list[str], program: str, cwd: str, timeout: float) -> tuple[int, bytes]:
         """Run it and wait; for a worker that has nothing else to do yet."""
         try:
-            ours, pid = self._start(argv, program, cwd)
+            ours, pid, pidfd = self._start(argv, program, cwd)
         except OSError as error:
             return FAILED, str(error).encode()
         until = time.monotonic() + timeout
-        pidfd = os.pidfd_open(pid)
         poll = select.poll()
         poll.register(pidfd, select.POLLIN)
         if not poll.poll(timeout * 1000):
@@ -89,11 +89,12 @@ class Helpers:
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         return (code, said) if time.monotonic() < until or code >= 0 else (FAILED, b"timed out")
 
-    def _start(self, argv: list[str], program: str, cwd: str) -> tuple[int, int]:
+    def _start(self, argv: list[str], program: str, cwd: str) -> tuple[int, int, int]:
+        """Our end of its output, its pid and its pidfd."""
         ours, theirs = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(ours, False)
         try:
-            return ours, start(argv, program, cwd, self._nofile, 0, theirs)
+            return ours, *start(argv, program, cwd, self._nofile, 0, theirs)
         except BaseException:
             os.close(ours)
             raise
@@ -105,12 +106,19 @@ class _Running:
     __slots__ = ("_done", "_loop", "_ours", "_parts", "_pid", "_pidfd", "_pids", "_timer")
 
     def __init__(
-        self, loop: Loop, pids: set[int], pid: int, ours: int, timeout: float, done: Done
+        self,
+        loop: Loop,
+        pids: set[int],
+        pid: int,
+        pidfd: int,
+        ours: int,
+        timeout: float,
+        done: Done,
     ) -> None:
         self._loop = loop
         self._pids = pids
         self._pid = pid
-        self._pidfd = os.pidfd_open(pid)
+        self._pidfd = pidfd
         self._ours = ours
         self._parts: list[bytes] = []
         self._done = done

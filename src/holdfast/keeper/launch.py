@@ -1,4 +1,4 @@
-"""Beginning a process: find the program, make its FIFOs or its terminal, start it.
+"""Beginning a process: find the program, make its descriptors, start it.
 
 `clone.start` is the vfork road without Popen around it: no fork of the keeper's memory, and an
 error of exec comes back as an error instead of an exit code. Directory and umask of the caller are
@@ -13,37 +13,49 @@ import os
 import signal
 import socket
 import stat
-import termios
-import tty
 from functools import partial
 
-from .._errors import BadDirectory, NotExecutable, SpawnError
-from .._home import BadFile
-from .._kernel import MARK, make_tank
-from .._model import Record
-from .._store import Store
-from .._tty import set_size, set_utf8
+from ..core.errors import BadDirectory, NotExecutable, SpawnError
+from ..core.home import BadFile
+from ..core.store import Store
+from ..linux.kernel import MARK
 from . import clone
+from .held import Held
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .contain import Plan
-    from .guard import Held
+    from .containment import Plan
 
     Action = tuple[int, int, int] | tuple[int, int, str, int, int]
 
-SHELF = 3
+FD_STORE = 3
 _RESET = [signal.SIGPIPE, signal.SIGXFSZ]
 
 
 class Ends:
     """The descriptors of one launch: ours to keep, and the child's to close after the start."""
 
-    __slots__ = ("out", "err", "stdin", "tty", "tank", "shelf", "input", "_theirs")
+    __slots__ = ("out", "err", "stdin", "tty", "splice_pipe", "fd_store", "input", "_theirs")
 
     def __init__(self) -> None:
-        self.out = self.err = self.stdin = self.tty = self.tank = self.shelf = self.input = -1
+        self.out = self.err = self.stdin = self.tty = -1
+        self.splice_pipe = self.fd_store = self.input = -1
         self._theirs: list[int] = []
+
+    def held(self, record: str) -> Held:
+        """Hold the ends of a process that is about to be made."""
+        return Held(
+            0,
+            -1,
+            self.out,
+            self.err,
+            self.stdin,
+            self.tty,
+            self.splice_pipe,
+            self.fd_store,
+            self.input,
+            record=record,
+        )
 
     def give(self, fd: int) -> int:
         self._theirs.append(fd)
@@ -56,17 +68,8 @@ class Ends:
 
     def close_all(self) -> None:
         self.close_theirs()
-        for fd in (
-            self.out,
-            self.err,
-            self.stdin,
-            self.tty,
-            self.tank,
-            self.shelf,
-            self.input,
-        ):
-            if fd >= 0:
-                os.close(fd)
+        for fd in self.held("").descriptors():
+            os.close(fd)
 
 
 def find_program(argv: list[str], env: dict[str, str], cwd: str) -> str:
@@ -107,94 +110,21 @@ def check_directory(cwd: str) -> None:
         raise BadDirectory(f"{cwd!r} is not a directory; give one that is")
 
 
-def make_ends(store: Store, record: Record) -> tuple[Ends, list[Action]]:
-    """Make FIFOs and stdin, or a terminal; returns what to keep and the child's file actions."""
-    ends = Ends()
-    try:
-        if record.runner is not None:
-            ends.shelf = make_shelf()
-        if record.mode == "pty":
-            make_terminal(ends, record)
-            return ends, _at_terminal(record) + _with_shelf(ends.shelf)
-        reader, theirs = _fifo(store, store.home.fifo(record.handle))
-        ends.out = reader
-        actions: list[Action] = [(os.POSIX_SPAWN_DUP2, ends.give(theirs), 1)]
-        if record.err_log is None:
-            actions.append((os.POSIX_SPAWN_DUP2, theirs, 2))
-        else:
-            reader, theirs = _fifo(store, store.home.fifo(record.handle, "stderr"))
-            ends.err = reader
-            actions.append((os.POSIX_SPAWN_DUP2, ends.give(theirs), 2))
-        if record.stdin:
-            theirs, ends.stdin = os.pipe2(os.O_CLOEXEC)
-            os.set_blocking(ends.stdin, False)
-            actions.append((os.POSIX_SPAWN_DUP2, theirs, 0))
-            if record.runner is None:
-                ends.give(theirs)
-            else:
-                ends.input = theirs  # for the next one too
-        else:
-            actions.append((os.POSIX_SPAWN_DUP2, 0, 0))  # our own stdin is /dev/null
-    except BaseException:
-        ends.close_all()
-        raise
-    return ends, actions + _with_shelf(ends.shelf)
-
-
-def make_ends_again(store: Store, record: Record, held: Held) -> tuple[Ends, list[Action]]:
-    """The same for the next runner of a process, of what is held already."""
-    ends = Ends()
-    if record.mode == "pty":
-        return ends, _at_terminal(record) + _with_shelf(held.shelf)
-    try:
-        out = ends.give(open_writer(store.home.fifo(record.handle), held.out))
-        err = out
-        if record.err_log is not None:
-            err = ends.give(open_writer(store.home.fifo(record.handle, "stderr"), held.err))
-    except BaseException:
-        ends.close_all()
-        raise
-    if held.input >= 0:
-        os.set_blocking(held.input, True)  # as the first one found it
-    actions: list[Action] = [(os.POSIX_SPAWN_DUP2, max(0, held.input), 0)]
-    actions += [(os.POSIX_SPAWN_DUP2, out, 1), (os.POSIX_SPAWN_DUP2, err, 2)]
-    return ends, actions + _with_shelf(held.shelf)
-
-
-def make_shelf() -> int:
+def make_fd_store() -> int:
     """A socket connected to itself: what is sent to it lies there until it is taken."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as shelf:
-        shelf.bind("")
-        shelf.connect(shelf.getsockname())
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as fd_store:
+        fd_store.bind("")
+        fd_store.connect(fd_store.getsockname())
         # Not the number that it has in a runner: that one must not be closed there.
-        return fcntl.fcntl(shelf, fcntl.F_DUPFD_CLOEXEC, SHELF + 1)
+        return fcntl.fcntl(fd_store, fcntl.F_DUPFD_CLOEXEC, FD_STORE + 1)
 
 
-def _with_shelf(shelf: int) -> list[Action]:
-    return [(os.POSIX_SPAWN_DUP2, shelf, SHELF)] if shelf >= 0 else []
+def with_fd_store(fd_store: int) -> list[Action]:
+    return [(os.POSIX_SPAWN_DUP2, fd_store, FD_STORE)] if fd_store >= 0 else []
 
 
-def make_terminal(ends: Ends, record: Record) -> None:
-    ends.out, ends.tty = os.openpty()  # neither is inherited
-    ends.stdin = os.dup(ends.out)
-    os.set_blocking(ends.out, False)
-    ends.tank = make_tank()
-    record.tty = os.ttyname(ends.tty)
-    set_size(ends.tty, *record.size or (80, 24))
-    set_utf8(ends.tty)
-    if record.runner is not None:
-        tty.setraw(ends.tty, termios.TCSANOW)
-
-
-def _at_terminal(record: Record) -> list[Action]:
-    # A session leader without a terminal that opens one gets it as its controlling terminal. Not so
-    # a runner: what it runs has one of its own, which must not hang up when this one does.
-    flags = os.O_RDWR | (0 if record.runner is None else os.O_NOCTTY)
-    opened = (os.POSIX_SPAWN_OPEN, 0, record.tty or "", flags, 0)
-    return [opened, (os.POSIX_SPAWN_DUP2, 0, 1), (os.POSIX_SPAWN_DUP2, 0, 2)]
-
-
-def _fifo(store: Store, path: str) -> tuple[int, int]:
+def fifo(store: Store, path: str) -> tuple[int, int]:
+    """A new FIFO: our end and the process's."""
     store.make_fifo(path)
     # Read-write for the child: with a reader of its own the FIFO never breaks, it only fills. Ours
     # is opened second, so that it never sees an end before there was a beginning.
@@ -236,19 +166,20 @@ def start(
     program: str,
     argv: list[str],
     env: dict[str, str],
-    record: Record,
+    handle: str,
+    directory: str,
     actions: list[Action],
     umask: int,
     plan: Plan,
 ) -> int:
     """Start it and return its pid; SpawnError and its kin when the kernel refuses."""
-    env[MARK] = record.handle
+    env[MARK] = handle
     try:
         try:
-            os.chdir(record.cwd if record.runner is None else "/")
+            os.chdir(directory)
         except OSError as error:
             raise BadDirectory(
-                f"cannot use {record.cwd!r} as working directory: {error.strerror}"
+                f"cannot use {directory!r} as working directory: {error.strerror}"
             ) from None
         os.umask(umask)
         return plan.start(partial(clone.start, program, argv, env, actions, _RESET))

@@ -15,9 +15,10 @@ import json
 import os
 import time
 
-from .. import _kernel
-from .._errors import StoreError
-from .._home import Home, make_private_directory, read_private, replace_private
+from ..core.errors import StoreError
+from ..core.home import Home, make_private_directory, read_private, replace_private
+from ..core.machine import boot_id
+from ..linux import kernel
 from .files import drop, is_for_now, put_aside
 from .journal import say
 from .loop import IN
@@ -26,6 +27,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from .connection import Connection
     from .loop import Loop, Timer
 
 
@@ -69,28 +71,26 @@ class Leases:
     # -- holding -------------------------------------------------------------------------------
 
     def hold(
-        self,
-        session: str,
-        grace: float,
-        directory: str | None,
-        client: str,
-        pid: int,
-        pidfd: int | None,
-        connection: object,
+        self, session: str, grace: float, directory: str | None, connection: Connection
     ) -> None:
-        """A client connected with a lease on `session`. Takes over `pidfd`."""
-        lease = self._leases.get(session)
-        if lease is None:
-            lease = self._leases[session] = Lease(session, grace, directory)
+        """A client connected with a lease on `session`; OSError leaves everything as it was."""
+        lease = self._leases.get(session) or Lease(session, grace, directory)
+        holder = lease.holders.get(connection.client)
+        if holder is None:
+            pid = connection.pid
+            started = kernel.start_time(pid) or 0
+            pidfd = kernel.peer_pidfd(connection.socket)
+            holder = Holder(connection.client, pid, started, pidfd)
+            try:
+                self._watch(lease, holder)
+            except OSError:
+                if pidfd is not None:
+                    os.close(pidfd)
+                raise
+            lease.holders[connection.client] = holder
+        self._leases[session] = lease
         lease.grace = grace
         lease.directory = lease.directory or directory
-        holder = lease.holders.get(client)
-        if holder is None:
-            holder = Holder(client, pid, _kernel.start_time(pid) or 0, pidfd)
-            lease.holders[client] = holder
-            self._watch(lease, holder)
-        elif pidfd is not None:
-            os.close(pidfd)
         holder.connections.add(connection)
         lease.lost_clock = None
         self._cancel(lease)
@@ -143,7 +143,7 @@ class Leases:
     # -- what is known of them -----------------------------------------------------------------
 
     def directory(self, session: str) -> str | None:
-        """Where a session that somebody holds works."""
+        """The directory of a session that somebody holds."""
         lease = self._leases.get(session)
         return lease.directory if lease is not None and lease.holders else None
 
@@ -156,7 +156,7 @@ class Leases:
         ]
 
     def sessions(self) -> set[str]:
-        """Those that somebody holds, or in their grace."""
+        """The sessions that somebody holds, or in their grace."""
         return set(self._leases)
 
     def forget(self, session: str) -> None:
@@ -204,7 +204,7 @@ class Leases:
         data = {
             "grace": lease.grace,
             "directory": lease.directory,
-            "boot_id": _kernel.boot_id(),
+            "boot_id": boot_id(),
             "lost_clock": lease.lost_clock,
             "holders": [
                 [holder.client, holder.pid, holder.start_time] for holder in lease.holders.values()
@@ -223,7 +223,7 @@ class Leases:
                 data = json.loads(read_private(self._path(session)))
                 directory = data.get("directory")
                 lease = Lease(session, _number(data["grace"]), directory and str(directory))
-                same_boot = data["boot_id"] == _kernel.boot_id()
+                same_boot = data["boot_id"] == boot_id()
                 holders = [
                     (str(client), int(_number(pid)), int(_number(start_time)))
                     for client, pid, start_time in data["holders"]
@@ -248,7 +248,7 @@ class Leases:
                 continue
             self._leases[session] = lease
             for client, pid, start_time in holders if same_boot else []:
-                pidfd = _kernel.open_process(pid, start_time)
+                pidfd = kernel.open_process(pid, start_time)
                 if pidfd is not None:
                     holder = Holder(client, pid, start_time, pidfd)
                     lease.holders[client] = holder

@@ -1,4 +1,4 @@
-"""What others find the keeper by: its home, lock, socket and records, made again when they go.
+"""The keeper's presence: home, lock, socket and records, made again when they go.
 
 DESIGN. Somebody may delete or replace files of a home while its keeper runs, or the whole of it.
 The processes go on, and only the keeper can still stop them, so it sees to it that it is found:
@@ -23,14 +23,15 @@ import fcntl
 import os
 import socket
 import stat
-import struct
 import time
 
-from .. import _index, _kernel
-from .._errors import HoldfastError
-from .._home import Home, open_private, unlink
-from .._start import locked
-from .._version import __version__
+from ..core import index
+from ..core.errors import HoldfastError
+from ..core.home import Home, open_private, unlink
+from ..core.home_lock import locked
+from ..core.machine import machine
+from ..core.version import __version__
+from ..linux import inotify, kernel
 from .files import clear_way, clear_way_for_directory
 from .journal import say
 from .loop import IN
@@ -46,11 +47,10 @@ _SELDOM = 30.0  # where there is no inotify
 _NEW = ".new"
 _LOCK_TRIES = 20  # whoever looks for a keeper holds the lock for a moment
 
-_ATTRIB, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x4, 0x40, 0x80, 0x100, 0x200
-_SELF = 0x400 | 0x800  # deleted, moved
-_GONE, _OVERFLOW = 0x8000, 0x4000
-_ONLY_DIRECTORY = 0x01000000 | 0x02000000  # and no link to one
-_EVENT = struct.Struct("iIII")
+_SELF = inotify.DELETE_SELF | inotify.MOVE_SELF
+# Not what is renamed in there: every start does that.
+_BELOW = inotify.DELETE | _SELF | inotify.ONLY_DIRECTORY
+_ABOVE = _BELOW | inotify.ATTRIB | inotify.MOVED_FROM | inotify.MOVED_TO | inotify.CREATE
 _NAMES = frozenset(b"keeper.sock keeper.lock keeper.log processes sessions active ended".split())
 _RECORD, _LOG = b".meta.json", b".log"
 
@@ -75,6 +75,7 @@ class Presence:
             self._worker.loop.add(self._fd, IN, lambda _: self._hear())
         if _answers(self._worker.home):
             self._bound = _identity(self._worker.home.socket)
+        write_lock(self._worker.guard.lock, self._worker.guard.pid, ready=None)
         self.mend()
 
     def end(self) -> None:
@@ -84,39 +85,29 @@ class Presence:
     def ready(self) -> None:
         """Everything is taken up."""
         if not self._rival:
-            write_lock(self._worker.guard.lock, os.getppid(), ready=True)
+            write_lock(self._worker.guard.lock, self._worker.guard.pid, ready=True)
 
     # -- hearing of it -------------------------------------------------------------------------
 
     def _watch(self) -> None:
         """Watch what has the names now; the kernel knows directories that it watches already."""
-        home, libc = self._worker.home, _kernel.libc()
-        above = _ATTRIB | _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE | _SELF | _ONLY_DIRECTORY
-        # Not what is renamed in there: every start does that.
-        below = _DELETE | _SELF | _ONLY_DIRECTORY
-        for path, mask in ((home.path, above), (home.processes, below), (home.active, below)):
-            watch = libc.inotify_add_watch(self._fd, os.fsencode(path), mask)
+        home = self._worker.home
+        for path, mask in ((home.path, _ABOVE), (home.processes, _BELOW), (home.active, _BELOW)):
+            watch = inotify.add_watch(self._fd, path, mask)
             if watch >= 0:
                 self._watches[watch] = path
 
     def _hear(self) -> None:
-        try:
-            data = os.read(self._fd, 1 << 16)
-        except BlockingIOError:
-            return
-        at, changed = 0, False
-        while at < len(data):
-            watch, mask, _, length = _EVENT.unpack_from(data, at)
-            at += _EVENT.size
-            changed |= self._matters(watch, mask, data[at : at + length].rstrip(b"\0"))
-            at += length
+        changed = False
+        for watch, mask, name in inotify.pending(self._fd):
+            changed |= self._matters(watch, mask, name)
         if changed:
             self._mend_in(_SOON)
 
     def _matters(self, watch: int, mask: int, name: bytes) -> bool:
-        if mask & (_SELF | _OVERFLOW):
+        if mask & (_SELF | inotify.OVERFLOW):
             return True
-        if mask & _GONE:
+        if mask & inotify.IGNORED:
             self._watches.pop(watch, None)
             return True
         if self._watches.get(watch) == self._worker.home.path:
@@ -188,7 +179,7 @@ class Presence:
                     self._rival = True
                     self._mend_in(_AGAIN)  # or somebody was just looking whether there is a keeper
                     return False
-                write_lock(lock, os.getppid(), ready=True)
+                write_lock(lock, self._worker.guard.pid, ready=True)
                 self._worker.replace("lock", lock)
                 if self._worker.serving:
                     self._worker.index.complete()  # which the old one said
@@ -242,17 +233,23 @@ def bind(home: Home, suffix: str = "") -> int:
         listener.close()
 
 
-def write_lock(lock: int, guard: int, *, ready: bool) -> None:
-    """Say in the lock who holds it; one that ends before it is ready has failed to start."""
+def write_lock(lock: int, guard: int, *, ready: bool | None) -> None:
+    """Say in the lock who holds it; one that ends before it is ready has failed to start.
+
+    Without `ready` it is as ready as it was: a worker comes in place of another.
+    """
     said = {
         "guard": guard,
-        "start_time": _kernel.start_time(guard),
-        "machine": _kernel.machine(),
+        "start_time": kernel.start_time(guard),
+        "machine": machine(),
         "version": __version__,
         "ready": ready,
     }
+    if guard != os.getpid():
+        said["worker"] = os.getpid()
+        said["worker_start_time"] = kernel.start_time(os.getpid())
     try:
-        _index.write_lock(lock, said)
+        index.write_lock(lock, said)
     except OSError as error:
         say(f"the lock cannot be written to: {error}")  # it is held all the same
 
@@ -271,7 +268,7 @@ def open_log(home: Home) -> None:
 
 
 def _identity(path: str) -> tuple[int, int] | None:
-    """What has this name, if it is somebody's file at all and ours."""
+    """The identity of the file that has this name, if it is ours."""
     try:
         info = os.lstat(path)
     except OSError:

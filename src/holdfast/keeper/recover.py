@@ -10,8 +10,8 @@ a record written anew: from what the guard was told when it began, or from what 
 the old one. So is a process whose record was deleted, or says that it has ended.
 
 Records of processes that have ended, with nothing left to be done for them, are known by their
-names (`_index`). They are looked at afterwards, a few at a time while others are answered: one that
-is damaged, or not what its name says, is seen to like the others then.
+names (`core.index`). They are looked at afterwards, a few at a time while others are answered: one
+that is damaged, or not what its name says, is seen to like the others then.
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ import select
 import signal
 import time
 
-from .. import _cgroup, _kernel
-from .._errors import NotFound, StoreError
-from .._home import read_private
-from .._model import DEFAULT_SESSION, ExitNote, Record, rfc3339, signal_number
-from .._watches import is_live
-from . import adopt, runner
+from ..core.errors import NotFound, StoreError
+from ..core.home import read_private
+from ..core.machine import boot_id
+from ..core.record import DEFAULT_SESSION, ExitNote, Record, rfc3339, signal_number
+from ..core.watch import is_live
+from ..linux import cgroup, kernel
+from . import adopt
 from .files import is_for_now
+from .held import brief
 from .journal import say
 
 TYPE_CHECKING = False
@@ -36,12 +38,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from .._index import Ended
-    from .guard import Held
+    from ..core.index import Ended
+    from .held import Held
     from .worker import Worker
 
-_BRIEF = 8192  # bytes of a record that the guard is told
-_SHORT = 200
 _AT_ONCE = 50
 _PAUSE = 0.002
 _AGAIN = 1.0
@@ -61,11 +61,11 @@ def recover(worker: Worker) -> None:
     known = {record.handle for record in (*running, *ended)}
     for handle, held in table.items():
         if handle not in known and _lives(held):
-            record = _remembered(handle, held)
+            record = _remembered(worker, handle, held)
             if record is not None and _write_anew(worker, record):
                 running.append(record)
     # First those that had ended: what ends now is newer than they are, and forgotten after them.
-    worker.shelf.take_up(settled, ended)
+    worker.retention.take_up(settled, ended)
     for record in ended:
         worker.loop.alive()
         _carefully(worker, record, table.get(record.handle), _ended)
@@ -83,16 +83,17 @@ def recover(worker: Worker) -> None:
     worker.delivery.gatherings.take_up(lambda handle: handle in worker.children)
     worker.agents.recover()
     worker.leases.recover()
-    worker.shelf.prune()
+    worker.retention.prune()
     in_use = {child.record.session for child in worker.children.values()}
-    worker.shelf.prune_sessions(in_use | worker.agents.sessions() | worker.leases.sessions())
+    worker.retention.prune_sessions(in_use | worker.agents.sessions() | worker.leases.sessions())
     kept = [child.record for child in worker.children.values()]
     worker.containment.clean_up(path for record in kept for path in record.cgroups)
+    worker.guard.fresh = False  # also for whoever takes the guard's place: that is we
     worker.tell("recovered")
 
 
 def _look_at(worker: Worker, handles: list[str]) -> tuple[list[Record], list[Record]]:
-    """Their records, oldest first: of those that run, and of those that have ended."""
+    """Load records, oldest first: of those that run, and of those that have ended."""
     running: list[Record] = []
     ended: list[Record] = []
     for handle in handles:
@@ -110,7 +111,7 @@ def _look_at(worker: Worker, handles: list[str]) -> tuple[list[Record], list[Rec
 def _look_at_settled(worker: Worker, settled: list[Ended]) -> None:
     """A few of them now, the others later."""
     for each in settled[:_AT_ONCE]:
-        if worker.shelf.has(each.session, each.handle) and each.handle not in worker.children:
+        if worker.retention.has(each.session, each.handle) and each.handle not in worker.children:
             try:
                 _look_at_one(worker, each)
             except StoreError:  # out of descriptors or memory
@@ -126,19 +127,19 @@ def _look_at_one(worker: Worker, settled: Ended) -> None:
         record = worker.store.load(handle)
     except StoreError as error:
         _unreadable(worker, handle, None, error)
-        worker.shelf.take(settled.session, handle)
+        worker.retention.take(settled.session, handle)
         return
     except NotFound:
         worker.forget(settled.session, handle)
         return
     if record.running or _is_unfinished(worker, record):
-        worker.shelf.take(settled.session, handle)
+        worker.retention.take(settled.session, handle)
         worker.index.add(handle, record.session)
         worker.delivery.take_up_watches(record)
         if record.running:
             _carefully(worker, record, None, _running)
         else:
-            worker.shelf.put(record)
+            worker.retention.put(record)
             _carefully(worker, record, None, _ended)
 
 
@@ -161,7 +162,7 @@ def _carefully(
             raise  # the guard will try again with another worker
         say(f"{record.handle}: it is taken up in part: {type(error).__name__}: {error}"[:500])
         if record.handle not in worker.children and held is not None and _lives(held):
-            worker.add_child(record, held).watch_end()  # it can be stopped, at least
+            worker.lives.add(record, held).watch_end()  # it can be stopped, at least
 
 
 def _loaded(worker: Worker, handle: str, held: Held | None) -> Record | None:
@@ -175,7 +176,7 @@ def _loaded(worker: Worker, handle: str, held: Held | None) -> Record | None:
         return None
     if not record.running and held is not None and _lives(held):
         say(f"{handle}: its record says that it has ended, and it has not")
-        told = _remembered(handle, held)
+        told = _remembered(worker, handle, held)
         if told is not None and _write_anew(worker, told):
             return told
     worker.delivery.take_up_watches(record)
@@ -195,7 +196,7 @@ def _unreadable(worker: Worker, handle: str, held: Held | None, error: StoreErro
         return None
     record = None
     if held is not None and _lives(held):
-        record = _remembered(handle, held)
+        record = _remembered(worker, handle, held)
     elif held is None:
         record = _salvaged(worker, handle)
     try:
@@ -210,30 +211,20 @@ def _unreadable(worker: Worker, handle: str, held: Held | None, error: StoreErro
 # -- what was known of a process -------------------------------------------------------------------
 
 
-def brief(record: Record) -> str:
-    """A record for the guard to keep: whole, or what must be known of it if it is long."""
-    data = record.to_json()
-    text = json.dumps(data, separators=(",", ":"))
-    if len(text) > _BRIEF:
-        data |= {"command": record.command_text[:_SHORT], "watches": [], "notes": []}
-        text = json.dumps(data, separators=(",", ":"))
-    return text if len(text) <= 2 * _BRIEF else ""
-
-
-def _remembered(handle: str, held: Held) -> Record | None:
+def _remembered(worker: Worker, handle: str, held: Held) -> Record | None:
     """The record of a process that the guard holds, as it was told when that began."""
     try:
         record = Record.from_json(json.loads(held.record))
     except (StoreError, ValueError, RecursionError):
         record = Record(handle=handle, session=DEFAULT_SESSION, command="", cwd="/")
-        record.mode = "pty" if held.tank >= 0 else "tmux" if held.tty >= 0 else "pipe"
+        record.mode = worker.modes.guess(held)
         record.err_log = "" if held.err >= 0 else None
-    return _alive_as(record, held.pid, _kernel.start_time(held.pid))
+    return _alive_as(record, held.pid, kernel.start_time(held.pid))
 
 
 def _salvaged(worker: Worker, handle: str) -> Record | None:
-    """What can be read of a damaged record whose process lives, though nobody holds it."""
-    found = adopt.marked(handle)
+    """Salvage a damaged record whose process lives, though nobody holds it."""
+    found = adopt.leader(handle)
     if found is None:
         return None
     record = Record(handle=handle, session=DEFAULT_SESSION, command="", cwd="/")
@@ -268,12 +259,12 @@ def _leading(data: bytes) -> dict[str, Any]:
 
 
 def _alive_as(record: Record, pid: int, start_time: int | None) -> Record:
-    record.pid, record.start_time, record.boot_id = pid, start_time, _kernel.boot_id()
+    record.pid, record.start_time, record.boot_id = pid, start_time, boot_id()
     record.status, record.reason, record.ended_by = "running", None, None
     record.exit_code = record.signal = record.ended_at = record.duration_seconds = None
     record.stop, record.told = None, True
     if record.started_clock == 0.0:  # which its deadline counts from
-        age = _kernel.age(start_time)
+        age = kernel.age(start_time)
         record.started_at, record.started_clock = rfc3339(time.time() - age), time.monotonic() - age
     if _RESTORED not in record.notes:
         record.notes.append(_RESTORED)
@@ -283,7 +274,7 @@ def _alive_as(record: Record, pid: int, start_time: int | None) -> Record:
 def _write_anew(worker: Worker, record: Record) -> bool:
     """False if this is no record after all. One that cannot be written is kept in memory."""
     record.log = worker.home.log(record.handle)
-    if record.err_log is not None:
+    if "stderr" in record.streams:
         record.err_log = worker.home.log(record.handle, "stderr")
     try:
         record.check()
@@ -315,60 +306,48 @@ def _lives(held: Held) -> bool:
 def _running(worker: Worker, record: Record, held: Held | None) -> None:
     handle = record.handle
     note = worker.store.read_exit(handle)
-    nameless = record.pid is None
+    mode, here = worker.modes.of(record), record.boot_id == boot_id()
     if held is None:
-        if nameless and not worker.guard.fresh and record.mode != "tmux":
-            # A worker died before it made the process, else the guard would hold it: it never was.
-            worker.store.delete(handle)
-            _cgroup.remove(record.cgroups)
+        if record.pid is None and not mode.may_have_begun(record):
+            worker.store.delete(handle)  # it never was
+            cgroup.remove(record.cgroups)
             return
-        if nameless and record.mode == "tmux" and not worker.tmux.begun(record):
-            worker.store.delete(handle)
-            _cgroup.remove(record.cgroups)
-            return
-        held = adopt.find(worker.home, record) if note is None else None
+        held = adopt.find(worker.home, record, mode) if note is None else None
         if held is None and note is None and not worker.store.is_sound(handle):
             held = _by_mark(worker, record)
         adopted = held is not None
         if held is None:
             held = adopt.readers_only(worker.home, record)
-        if record.runner is not None and record.boot_id == _kernel.boot_id():
-            runner.mend(worker.store, record, held)
+        if mode.again:
+            mode.mend(record, held)
         if adopted and held.pidfd >= 0:
             held.record = brief(record)
             worker.hold(handle, held)
             say(f"adopted {handle}, pid {held.pid}")
-            if record.mode == "pty":
-                record.notes.append("its terminal was lost when the keeper was killed")
-                record.attach = None
-                worker.save(record)
+            mode.adopted(record)
     if held.pid not in (0, record.pid):
         # A worker died between making the process and writing down its pid.
-        record.pid, record.start_time = held.pid, _kernel.start_time(held.pid)
+        record.pid, record.start_time = held.pid, kernel.start_time(held.pid)
         worker.save(record)
-    found = _kernel.stat(held.pid)
+    found = kernel.stat(held.pid)
     guarded = found is not None and found.parent == os.getppid()
-    child = worker.add_child(record, held, guarded=guarded)
+    child = worker.lives.add(record, held, guarded=guarded)
     child.watch_output()
-    in_tmux = record.mode == "tmux" and record.boot_id == _kernel.boot_id()
-    if in_tmux:
-        worker.tmux.take_up(child)
+    mode.take_up(child)
     # Of a process that cannot be found nothing is looked for: its pid may be anybody's by now.
-    known = note is not None or record.runner is not None
-    found_again = held.pidfd >= 0 or (known and record.boot_id == _kernel.boot_id())
+    found_again = held.pidfd >= 0 or ((note is not None or mode.again) and here)
     alive = held.pidfd >= 0 and note is None
     stopping = worker.stopping(child) if record.stop is not None and found_again else None
-    if in_tmux and (note is not None or held.pidfd < 0):
-        worker.tmux.take_up_dead(child)  # whose pane may know more
+    if not alive and mode.take_up_dead(child):
         return
     if alive:
         child.watch_end()
     elif note is not None:
-        child.settle_strange()
+        child.settle_foreign()
     else:
         child.settle_lost()
     if child.note is None:  # alive, or a runner that was started again
-        worker.set_deadline(child)
+        worker.lives.set_deadline(child)
         worker.watching.take_up(child)
         if alive and stopping is not None and record.stop is not None:
             stopping.begin(signal_number(record.stop.signal) or signal.SIGTERM)
@@ -376,26 +355,27 @@ def _running(worker: Worker, record: Record, held: Held | None) -> None:
 
 def _by_mark(worker: Worker, record: Record) -> Held | None:
     """A process that is not where its record says, which somebody has edited since."""
-    found = adopt.marked(record.handle, record.runner)
+    mode = worker.modes.of(record)
+    found = adopt.marked(record, mode)
     if found is None:
         return None
-    record.pid, record.start_time, record.boot_id = found.pid, found.start_time, _kernel.boot_id()
+    record.pid, record.start_time, record.boot_id = found.pid, found.start_time, boot_id()
     worker.save(record)
-    return adopt.find(worker.home, record)
+    return adopt.find(worker.home, record, mode)
 
 
 def _ended(worker: Worker, record: Record, held: Held | None) -> None:
-    """It may not have been told of yet, and something it started may still hold its output."""
+    """Take up an ended one: it may not be told yet, and something may still hold its output."""
     worker.watching.take_up_ended(record)
     if held is None:
         if record.told and not os.path.exists(worker.home.fifo(record.handle)):
             worker.settle(record)
             return
         held = adopt.readers_only(worker.home, record)
-    child = worker.add_child(record, held)
+    child = worker.lives.add(record, held)
     child.note = ExitNote(record.exit_code, record.signal, 0.0, 0.0)
     child.watch_output()
-    worker.release_terminal(child)
+    child.mode.take_up_ended(child)
     if not record.told:
         worker.delivery.end(child)
     worker.let_go_if_quiet(child)

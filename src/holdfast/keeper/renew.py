@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 
-from .._home import write_all
-from .guard import Guard, Held, Table
+from ..core.home import write_all
+from .guard import Guard
+from .held import Held, Table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+# What keepers of earlier versions call them.
+_RENAMED = {"tank": "splice_pipe", "shelf": "fd_store"}
 _FIRST = ("pid", "pidfd", "out", "err", "stdin", "token", "sent")
 
 
@@ -23,6 +26,7 @@ def renew(guard: Guard, table: Table, program: list[str]) -> None:
         "notify": guard.notify,
         "idle": guard.idle,
         "nofile": guard.nofile,
+        "fresh": guard.fresh,
         "table": {handle: held.to_json() for handle, held in table.items()},
     }
     # The table may be longer than an argument can be, so it travels in memory without a name.
@@ -37,8 +41,8 @@ def renew(guard: Guard, table: Table, program: list[str]) -> None:
     os.execve(program[0], [*program, "renew", guard.home.path, str(fd)], dict(os.environ))
 
 
-def read_state(fd: int) -> tuple[int, int, int, float, int, Table]:
-    """The state that `renew` left: lock, listener, inotify, idle time, descriptor limit, table."""
+def read_state(fd: int) -> tuple[int, int, int, float, int, bool, Table]:
+    """The state that `renew` left: descriptors, settings, whether it is fresh, and the table."""
     with open(fd, "rb") as file:
         state = json.load(file)
     table = {handle: _held(fields) for handle, fields in state["table"].items()}
@@ -48,10 +52,14 @@ def read_state(fd: int) -> tuple[int, int, int, float, int, Table]:
     for held in table.values():
         for descriptor in held.descriptors():
             os.set_inheritable(descriptor, False)
-    return state["lock"], state["listen"], notify, state["idle"], state["nofile"], table
+    fresh = state.get("fresh", False)  # nor that
+    return state["lock"], state["listen"], notify, state["idle"], state["nofile"], fresh, table
 
 
 def _held(fields: dict[str, Any] | list[Any]) -> Held:
     if isinstance(fields, list):  # of a keeper of the first version
         fields = dict(zip(_FIRST, fields, strict=True))
+    for old, name in _RENAMED.items():
+        if old in fields:
+            fields[name] = fields.pop(old)
     return Held(**{name: fields[name] for name in Held.__slots__ if name in fields})

@@ -20,7 +20,7 @@ import os
 import signal
 import time
 
-from .. import _kernel
+from ..linux import kernel
 from .journal import say
 
 LOOK = 1.0
@@ -80,7 +80,7 @@ class Watchdog:
     def look(self) -> None:
         seen: int = self._pulse.rounds[0]
         try:
-            found = _kernel.stat(self._worker)
+            found = kernel.stat(self._worker)
         except OSError:  # no descriptor to be had
             found = None
         stopped = found is not None and found.state == "T"

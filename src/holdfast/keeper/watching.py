@@ -5,7 +5,7 @@ reply to a program's question, and what there is for the session's watches, is f
 watcher, a program of its own that may use what the keeper may not. It is told over a pipe that only
 the worker holds, so it ends with the worker; the next worker starts another. What it says may be
 said again after that: a prompt is one event however often it is told, for its id is its place in
-the log, and a watch goes on from the place that the record says (`_watches`).
+the log, and a watch goes on from the place that the record says (`core.watch`).
 
 When a process ends, the watcher may not have seen the last of its output. Its end is told at once;
 its watches stay as they are until the watcher says that it has looked at the rest, however often
@@ -18,11 +18,11 @@ import binascii
 import json
 import os
 import signal
-import sys
 import time
 
-from .._errors import BadRequest, LimitReached
-from .._watches import MOST_WATCHES, STREAMS, begun, checked, is_live, is_same, is_step
+from ..core.errors import BadRequest, LimitReached
+from ..core.programs import watcher_program
+from ..core.watch import MOST_WATCHES, begun, checked, is_live, is_same, is_step
 from . import helper
 from .journal import say
 from .loop import IN, OUT
@@ -31,8 +31,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .._model import Record
-    from .._watches import Watch
+    from ..core.record import Record
+    from ..core.watch import Watch
     from .child import Child
     from .loop import Timer
     from .worker import Worker
@@ -79,10 +79,10 @@ class Watching:
             self._tell_of(child.record)
             self._cancel()
         else:
-            self._start_in(_BEGIN_PTY if child.record.mode == "pty" else _BEGIN)
+            self._start_in(_BEGIN_PTY if child.mode.terminal_here else _BEGIN)
 
     def take_up(self, child: Child) -> None:
-        """As `add`, for a process of an earlier worker, which may have been told to wait."""
+        """Add a process of an earlier worker, which may have been told to wait."""
         self._prompted[child.record.handle] = ""
         self._since[child.record.handle] = self._ends(child)[0]
         self.add(child)
@@ -92,12 +92,12 @@ class Watching:
             self._tell({"sizes": child.record.handle, "to": child.record.sizes})
 
     def moved(self, child: Child) -> None:
-        """It has another pid."""
+        """Tell the watcher that a process has another pid."""
         if self._pid and child.record.handle in self._watched:
             self._tell({"moved": child.record.handle, "to": child.record.pid})
 
     def drop(self, child: Child) -> None:
-        """It has ended."""
+        """Tell the watcher that a process has ended."""
         handle = child.record.handle
         self.answered(child)
         self._answered.discard(handle)
@@ -113,19 +113,19 @@ class Watching:
             self._let_go(handle)
 
     def take_up_ended(self, record: Record) -> None:
-        """Of what an earlier worker's process wrote last, its watches may not have been told."""
+        """Have the last output of an earlier worker's process looked at, if nobody has."""
         if self._keep_for_the_rest(record, None):
             self._look_at_the_rest(record, None)
 
     def _ends(self, child: Child) -> list[int]:
-        """Where each of its logs ends, stdout's first."""
+        """The sizes of its logs, stdout's first."""
         sizes = {writer.path: writer.size for writer in child.writers}
-        streams = STREAMS[: 1 if child.record.err_log is None else 2]
+        streams = child.record.streams
         home, handle = self._worker.home, child.record.handle
         return [sizes.get(home.log(handle, stream), 0) for stream in streams]
 
     def _keep_for_the_rest(self, record: Record, ends: list[int] | None) -> bool:
-        """Whether something may be found in the rest of its output; the other watches end here."""
+        """True if something may be found in the rest of its output; the other watches end here."""
         live = [watch for watch in record.watches if is_live(watch)]
         if any("output" in watch for watch in live):
             self._ended_with[record.handle] = record, ends
@@ -167,7 +167,7 @@ class Watching:
             self.answered(child)
 
     def answered(self, child: Child) -> None:
-        """What it waited for is no news any more."""
+        """Forget a prompt that was answered."""
         handle = child.record.handle
         if self._prompted.pop(handle, None) is not None:
             self._answered.add(handle)
@@ -275,7 +275,7 @@ class Watching:
         return None if child is None else child.record
 
     def _done(self, handle: str) -> None:
-        """All that an ended process wrote was looked at."""
+        """Called when all that an ended process wrote was looked at."""
         if handle in self._ended_with and handle not in self._untellable:
             record, _ = self._ended_with.pop(handle)
             self._worker.delivery.watches_done(record)
@@ -303,15 +303,16 @@ class Watching:
         self._timer = None
         if self._idle or self._pid:
             return
-        here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-        argv = [sys.executable, "-I", os.path.join(here, "watcher", "__main__.py")]
+        argv = watcher_program()
         pipes: list[int] = []
         try:
             for _ in range(2):
                 pipes += os.pipe2(os.O_CLOEXEC)
             theirs_in, to, heard, theirs_out = pipes
             nofile = self._worker.guard.nofile
-            pid = helper.start(argv, argv[0], "/", nofile, theirs_in, theirs_out, errors=2)
+            self._pid, self._pidfd = helper.start(
+                argv, argv[0], "/", nofile, theirs_in, theirs_out, errors=2
+            )
         except OSError as error:
             say(f"the watcher cannot be started: {error}")
             for fd in pipes:
@@ -322,7 +323,6 @@ class Watching:
         os.close(theirs_out)
         os.set_blocking(to, False)
         os.set_blocking(heard, False)
-        self._pid, self._pidfd = pid, os.pidfd_open(pid)
         self._started = time.monotonic()
         self._to, self._from = to, heard
         self._heard = b""
@@ -379,9 +379,10 @@ class Watching:
             {
                 "add": record.handle,
                 "pid": record.pid,
-                "mode": record.mode,
                 "tty": record.tty,
-                "docker": record.docker is not None,
+                "cgroups": record.cgroups,
+                "runner": record.runner,
+                "queries": self._worker.modes.of(record).terminal_here,
                 "log": record.log,
                 "head": home.head(record.handle),
                 "err_log": record.err_log,

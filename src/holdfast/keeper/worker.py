@@ -17,36 +17,39 @@ import socket
 import sys
 import time
 
-from .. import _cgroup, _kernel, _wire
-from .._cursors import forget_cursors
-from .._errors import BadRequest, HoldfastError, KeeperError
-from .._home import check_session, unlink
-from .._index import Index
-from .._model import ExitNote, Record, Stop, rfc3339, signal_name
-from .._place import ends_with
-from .._start import keeper_program
-from .._version import __version__
-from .._watches import is_live
-from . import launch, runner
+from ..core import wire
+from ..core.cursors import forget_cursors
+from ..core.errors import BadRequest, HoldfastError, KeeperError
+from ..core.home import check_session, unlink
+from ..core.index import Index
+from ..core.machine import boot_id, machine
+from ..core.programs import keeper_program
+from ..core.record import ExitNote, Record, Stop, rfc3339, signal_name
+from ..core.version import __version__
+from ..core.watch import is_live
+from ..linux import cgroup, kernel
+from ..linux.lifetime import ends_with
 from .agents import Agents
 from .child import Child
 from .connection import Connection
-from .contain import Containment, Plan
+from .containment import Containment
 from .deliver import Delivery
-from .guard import Held
+from .held import Held
 from .helper import Helpers
 from .journal import say
 from .leases import Leases
-from .left_behind import Adoptions
-from .leftovers import Clearing, Clearings, Left, Told
+from .lives import Lives
 from .loop import IN, Loop
+from .lost_sessions import Adoptions
+from .modes import Modes, runner
+from .orphan_sweep import Origin, Sweep, Sweeps
 from .presence import Presence
-from .recover import brief, recover
+from .receipt import Receipt
+from .recover import recover
 from .renew import renew
-from .shelf import Shelf, open_long_logs, shred
+from .requests import Verbs, seconds, translated
+from .retention import Retention, open_long_logs, shred
 from .stop import Stopping
-from .tmux import Tmux
-from .verbs import Verbs, seconds, translated
 from .watchdog import LOOK, STOPPED_LOOKS
 from .watching import Watching
 
@@ -55,23 +58,31 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from .guard import Channel, Guard
+    from .channel import Channel
+    from .guard import Guard
+    from .held import Table
     from .loop import Timer
 
 _REAP_DELAY = 0.05
 _NUDGE_DELAY = 0.02
 _ACCEPT_AGAIN = 0.1
-_SEE_AGAIN, _SEE_AGAIN_AT_MOST = 0.1, 5.0
 _MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 def run_worker(guard: Guard, channel: Channel) -> None:
+    worker = None
     try:
-        Worker(guard, channel).run()
+        worker = Worker(guard, channel)
+        worker.run()
     except Exception:
         say("the worker failed:")
         sys.excepthook(*sys.exc_info())  # which needs nothing that is not there already
+        if not channel.guard_lives():
+            # Nobody would start another worker, and all that is held would be lost. What failed may
+            # have been for want of descriptors.
+            channel.close()
+            renew(guard, guard.table if worker is None else worker.held(), keeper_program())
         os._exit(1)
 
 
@@ -87,19 +98,19 @@ class Worker:
         self.connections: set[Connection] = set()
         self.delivery = Delivery(self.home, self.store, self.loop, self.let_go_if_quiet)
         self.agents = Agents(self.home, self.loop, self.delivery.outbox, self._check_idle)
-        self.shelf = Shelf(self.home, self.store, self.loop, self.forget)
+        self.retention = Retention(self.home, self.store, self.loop, self.forget)
         self.leases = Leases(self.home, self.loop, self._lease_ran_out)
         self.adoptions = Adoptions(self)
         self.started_at = rfc3339(time.time())
         self.ends_with = ends_with(os.getpid())
         self._channel = channel
         self.containment = Containment(self.home.path, guard.nofile)
-        self.clearings = Clearings(self.loop)
+        self.sweeps = Sweeps(self.loop)
         self.helpers = Helpers(self.loop, guard.nofile)
-        self.tmux = Tmux(self)
+        self.modes = Modes(self)
+        self.lives = Lives(self, channel)
         self.watching = Watching(self)
         self._verbs = Verbs(self)
-        self._memory_kills = _kernel.MemoryKills()
         self._listener = socket.socket(fileno=os.dup(guard.listen))
         self._listener.setblocking(False)
         self.serving = False
@@ -111,8 +122,8 @@ class Worker:
         self._reap: Timer | None = None
 
     def run(self) -> None:
-        _kernel.become_subreaper()
-        signals = _kernel.child_signals()
+        kernel.become_subreaper()
+        signals = kernel.child_signals()
         self.loop.add(signals, IN, lambda _: self._child_died(signals))
         self.loop.add(self._channel.fileno(), IN, lambda _: self.become_guard(keeper_program()))
         self.presence.begin()
@@ -127,9 +138,12 @@ class Worker:
 
     def become_guard(self, program: list[str]) -> None:
         """The guard never speaks, so a readable channel means that it is gone: take its place."""
-        table = dict(self.guard.table)  # what is not taken up yet, if we are still recovering
-        table.update({handle: child.held for handle, child in self.children.items()})
-        renew(self.guard, table, program)
+        renew(self.guard, self.held(), program)
+
+    def held(self) -> Table:
+        """The processes held, with those not taken up yet if we are still recovering."""
+        children = {handle: child.held for handle, child in self.children.items()}
+        return self.guard.table | children
 
     def end_guard(self) -> None:
         self._channel.end_guard()
@@ -196,7 +210,7 @@ class Worker:
         own = {child.held.pid for child in self.children.values() if child.mine}
         own |= self.helpers.pids | self.watching.pids
         try:
-            children = _kernel.children()
+            children = kernel.children()
         except OSError:  # no descriptor to be had
             self._reap = self.loop.after(_ACCEPT_AGAIN, self._reap_strangers)
             return
@@ -221,7 +235,7 @@ class Worker:
                 self.loop.remove(self._listener.fileno())
                 self.loop.after(_ACCEPT_AGAIN, self._accept_again)
                 return
-            pid, uid = _kernel.peer_of(end)
+            pid, uid = kernel.peer_of(end)
             if uid != os.geteuid():
                 say(f"refused a connection of uid {uid}")
                 end.close()
@@ -258,7 +272,7 @@ class Worker:
     def _disconnected(self, connection: Connection) -> None:
         self.connections.discard(connection)
         if connection.pane is not None:
-            self.tmux.pane_gone(connection.pane)
+            self.modes.tmux.pane_gone(connection.pane)
         if connection.leased and connection.session is not None:
             self.leases.disconnected(connection.session, connection.client, connection)
         self._check_idle()
@@ -268,10 +282,10 @@ class Worker:
             self._greet(connection, message)
             return
         if connection.pane is not None:
-            self.tmux.pane_said(connection.pane, message)
+            self.modes.tmux.pane_said(connection.pane, message)
             return
         if "pane" in message:
-            self.tmux.pane(connection, message)
+            self.modes.tmux.pane(connection, message)
             return
         if connection.greeted and "cancel" in message:
             if isinstance(message["cancel"], int):
@@ -290,7 +304,7 @@ class Worker:
                     f"the keeper hung over this request ({verb}) and was replaced, so it was not "
                     "tried again; do the directory and files that it names answer? see keeper.log"
                 )
-            if connection.limited and verb not in _wire.ALWAYS_ALLOWED:
+            if connection.limited and verb not in wire.ALWAYS_ALLOWED:
                 raise KeeperError("another protocol; run `holdfast keeper restart`", version=True)
             answer = self._verbs.named(verb)(connection, number, message)
         except HoldfastError as error:
@@ -308,13 +322,13 @@ class Worker:
 
     def _greet(self, connection: Connection, message: dict[str, Any]) -> None:
         try:
-            if message["hello"] != _wire.PROTOCOL:
+            if message["hello"] != wire.PROTOCOL:
                 connection.greeted = connection.limited = True
-                raise _wire.version_error(
-                    str(message.get("version")), __version__, _wire.PROTOCOL, message["hello"]
+                raise wire.version_error(
+                    str(message.get("version")), __version__, wire.PROTOCOL, message["hello"]
                 )
-            there = message["machine"] != _kernel.machine()
-            if there or not _kernel.shares_pids(connection.socket):
+            there = message["machine"] != machine()
+            if there or not kernel.shares_pids(connection.socket):
                 raise KeeperError(
                     "this home is in use by a keeper in another container or on another machine; "
                     "set HOLDFAST_HOME to a directory of this one"
@@ -326,18 +340,12 @@ class Worker:
             if message["lease"] is not None and connection.session is not None:
                 grace = seconds(message["lease"]["grace"])
                 directory = message["lease"].get("directory")
+                where = None if directory is None else str(directory)
+                self.leases.hold(connection.session, grace, where, connection)
                 connection.leased = True
-                self.leases.hold(
-                    connection.session,
-                    grace,
-                    None if directory is None else str(directory),
-                    connection.client,
-                    connection.pid,
-                    _kernel.peer_pidfd(connection.socket),
-                    connection,
-                )
-        except HoldfastError as error:
-            connection.send({"error": error.to_wire(), "version": __version__})
+        except (HoldfastError, OSError) as error:
+            said = translated(error) if isinstance(error, OSError) else error
+            connection.send({"error": said.to_wire(), "version": __version__})
             if not connection.limited:
                 connection.close()
             return
@@ -347,164 +355,12 @@ class Worker:
         connection.greeted = True
         connection.send(
             {
-                "hello": _wire.PROTOCOL,
+                "hello": wire.PROTOCOL,
                 "version": __version__,
                 "guard": os.getppid(),
                 "worker": os.getpid(),
             }
         )
-
-    # -- starting ------------------------------------------------------------------------------
-
-    def add_child(
-        self, record: Record, held: Held, *, mine: bool = False, guarded: bool = False
-    ) -> Child:
-        child = Child(
-            self.loop,
-            self.store,
-            record,
-            held,
-            mine=mine,
-            guarded=guarded,
-            memory_kills=self._memory_kills,
-            on_death=self.tmux.process_died,
-            starts_again=lambda child, note: runner.died(self, child, note),
-            on_end=self._ended,
-            on_quiet=self.let_go_if_quiet,
-            on_limit=lambda child: self.stop(child, "log_limit", "keeper"),
-            on_sent=lambda child, token, n: self.tell("sent", child.record.handle, token, n),
-        )
-        self.children[record.handle] = child
-        return child
-
-    def launch(
-        self,
-        record: Record,
-        program: str,
-        argv: list[str],
-        env: dict[str, str],
-        umask: int,
-        plan: Plan,
-    ) -> Child:
-        """Start a process whose record is on disk; if that fails, nothing is left of it."""
-        handle = record.handle
-        try:
-            plan.make()
-            ends, actions = launch.make_ends(self.store, record)
-        except BaseException:
-            plan.give_up()
-            self.store.delete(handle)
-            raise
-        held = Held(
-            0,
-            -1,
-            ends.out,
-            ends.err,
-            ends.stdin,
-            ends.tty,
-            ends.tank,
-            ends.shelf,
-            ends.input,
-            record=brief(record),
-        )
-        told = False
-        try:
-            self._channel.hand_over("launching", handle, held)
-            told = True
-            pid = launch.start(program, argv, env, record, actions, umask, plan)
-            ends.close_theirs()  # which leaves room for the pidfd
-            pidfd = _pidfd_of(pid)
-        except BaseException:
-            plan.give_up()
-            ends.close_all()
-            self.store.delete(handle)
-            if not told:  # the guard is gone; the caller will ask again, and find our successor
-                self.become_guard(keeper_program())
-            self.tell("failed", handle)
-            raise
-        held.pid, held.pidfd = pid, pidfd
-        record.pid, record.memory_floor = pid, _kernel.own_peak_memory()
-        child = self.add_child(record, held, mine=True)
-        self.hold(handle, Held(pid, held.pidfd))  # the rest of it went ahead
-        return child
-
-    def relaunch(self, child: Child, argv: list[str], env: dict[str, str]) -> None:
-        """Start the next runner of a process whose last one is buried."""
-        record, held = child.record, child.held
-        room = os.dup(0)  # for its pidfd, without which nobody would know of it
-        plan = self.containment.again(record)
-        told = False
-        try:
-            self.save(record)
-            plan.make()
-            try:
-                self._channel.hand_over("relaunching", record.handle, held)
-            except OSError:
-                self.become_guard(keeper_program())
-            told = True
-            ends, actions = launch.make_ends_again(self.store, record, held)
-            try:
-                program = launch.find_program(argv, env, "/")
-                pid = launch.start(program, argv, env, record, actions, 0o077, plan)
-            finally:
-                ends.close_theirs()
-            os.close(room)
-            room = -1
-            begun, pidfd = _hold_of(pid)
-        except BaseException:
-            if room >= 0:
-                os.close(room)
-            plan.give_up()
-            if told:
-                self.tell("failed", record.handle)
-            raise
-        held.pid, held.pidfd = pid, pidfd
-        child.mine = True
-        self.hold(record.handle, Held(pid, held.pidfd))
-        record.pid, record.start_time = pid, begun
-        self.save(record)
-        self._see_to(child, child.watch_end)
-        self.watching.moved(child)
-        if child.stopping is not None:
-            child.stopping.runner_begun()
-
-    def launched(self, child: Child) -> None:
-        """The caller has its handle, the guard the descriptors; now the rest, its end first.
-
-        It runs, and its caller was told so: what fails here is tried until it succeeds.
-        """
-        self._see_to(child, child.watch_end)
-        self._see_to(child, lambda: self._write_down(child))
-        if child.mine:  # what starts in tmux needs nothing to be ready
-            self._see_to(child, self.store.prepare)
-            self._see_to(child, self.containment.prepare)
-        self._see_to(child, lambda: child.watch_output(new=True))
-        self._see_to(child, lambda: self.set_deadline(child))
-        self._see_to(child, lambda: self._watch_input(child))
-
-    def _see_to(self, child: Child, step: Callable[[], None], again: float = _SEE_AGAIN) -> None:
-        if self.children.get(child.record.handle) is not child:
-            return  # it has ended, and was let go of
-        try:
-            step()
-        except Exception as error:
-            say(f"{child.record.handle}: {error!r}; it is tried again")
-            later = min(2 * again, _SEE_AGAIN_AT_MOST)
-            self.loop.after(again, lambda: self._see_to(child, step, later))
-
-    def _write_down(self, child: Child) -> None:
-        if child.record.running:
-            child.record.start_time = _kernel.start_time(child.held.pid)
-            self.save(child.record)
-
-    def _watch_input(self, child: Child) -> None:
-        if child.note is None:
-            self.watching.add(child)
-
-    def set_deadline(self, child: Child) -> None:
-        clock = child.record.deadline_clock
-        if clock is not None and child.note is None:
-            child.deadline = self.loop.at(clock, lambda: self.stop(child, "timeout", "keeper"))
 
     def save(self, record: Record) -> None:
         """Save a running process's record; what is in it can also be found without it."""
@@ -533,15 +389,15 @@ class Worker:
         ]
 
     def leased(self, session: str) -> list[Child]:
-        """What ends with a session."""
+        """The processes that end with a session."""
         return [child for child in self.running(session) if not child.record.keep]
 
     def _lease_ran_out(self, session: str) -> None:
         self.agents.close(session)
         children = self.leased(session)
-        for start in self.tmux.starting(session):
+        for start in self.modes.starting(session):
             if not start.record.keep:
-                self.tmux.cancel(start)
+                self.modes.cancel(start)
         if children:
             say(f"nobody came back to session {session!r}: stopping {len(children)} processes")
         for child in children:
@@ -551,9 +407,9 @@ class Worker:
         self.clear([record for record in self.ended(session) if not record.keep])
 
     def ended(self, session: str | None) -> list[Record]:
-        """What has ended, of one session or of all: it may have left something behind."""
+        """The ended processes of one session or of all, which may have left something behind."""
         records = [child.record for child in self.children.values() if child.note is not None]
-        records += self.shelf.ended(session)
+        records += self.retention.ended(session)
         found = {record.handle: record for record in records if session in (None, record.session)}
         return list(found.values())
 
@@ -564,27 +420,27 @@ class Worker:
         done: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
         """End what processes left behind that have ended; of these nobody is told again."""
-        boot = _kernel.boot_id()
+        boot = boot_id()
         # What had a group of its own, and left it empty, has left nobody behind.
-        lefts = [
-            Left(record, 0)
+        origins = [
+            Origin(record, 0)
             for record in records
             if record.boot_id == boot and (record.cgroups or record.containment in ("tree", ""))
         ]
         longest = max((record.grace for record in records), default=0.0)
-        told = Told()
+        told = Receipt()
 
-        def cleared(left: list[_kernel.Stat]) -> None:
+        def cleared(left: list[kernel.Stat]) -> None:
             for record in records:
-                _cgroup.remove(record.cgroups)
+                cgroup.remove(record.cgroups)
             if done is not None:
                 done(told.receipt(left, True))
 
-        if not lefts:
+        if not origins:
             cleared([])
             return
         clock = time.monotonic() + (longest if grace is None else grace)
-        self.clearings.begin(Clearing(lefts, clock, told, cleared))
+        self.sweeps.begin(Sweep(origins, clock, told, cleared))
 
     def clear_at_end(
         self,
@@ -592,7 +448,7 @@ class Worker:
         grace: float | None = None,
         done: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
-        """It ended by itself before it could be stopped, with its last output on its way."""
+        """Clear after one that ended by itself before it could be stopped."""
 
         def ended(record: Record) -> None:
             # Once its end is told too, which comes after those who wait for it.
@@ -617,16 +473,16 @@ class Worker:
             return
         if child.exited():
             child.settle_if_exited()  # it ended by itself a moment ago, and that stands
-            if child.note is not None or record.runner is None:
+            if child.note is not None or not child.mode.again:
                 return
-        if record.runner is not None and polite not in (*runner.PASSED_ON, signal.SIGKILL):
+        if not record.capabilities.takes(signal_name(polite)):
             polite = signal.SIGTERM
         record.stop = Stop(reason, by, signal_name(polite), now, now + grace)
         self.save(record)
         self.stopping(child).begin(polite)
 
     def stopping(self, child: Child) -> Stopping:
-        child.stopping = Stopping(self.loop, self.clearings, child)
+        child.stopping = Stopping(self.loop, self.sweeps, child)
         child.stopping.when_done(lambda receipt: self._stopped(child, receipt))
         return child.stopping
 
@@ -641,25 +497,25 @@ class Worker:
             names = ", ".join(str(pid) for pid in receipt["survivors"])
             child.record.notes.append(f"still alive after the kill: pid {names}")
             self.delivery.end(child)
-        _cgroup.remove(child.record.cgroups)
+        cgroup.remove(child.record.cgroups)
         self.let_go_if_quiet(child)
 
     # -- ending --------------------------------------------------------------------------------
 
-    def _ended(self, child: Child) -> None:
+    def ended_now(self, child: Child) -> None:
         child.close_stdin()
         self.watching.drop(child)
         self.release_terminal(child)
-        if child.stopping is None and _cgroup.remove(child.record.cgroups):
+        if child.stopping is None and cgroup.remove(child.record.cgroups):
             child.record.cgroups = []
         self.delivery.end(child)
-        self.shelf.finished(child.record)
+        self.retention.finished(child.record)
         if child.stopping is not None:
             child.stopping.process_ended()
         self.let_go_if_quiet(child)
 
     def release_terminal(self, child: Child) -> None:
-        """Its terminal goes when nobody else holds it any more; what its runner had goes too."""
+        """Let go of its terminal, once nobody else holds it, and of what its runner had."""
         if names := child.release_ends():
             self.tell("closed", child.record.handle, *names)
             self._channel.nudge()  # its terminal hangs up when the guard has let go of it too
@@ -691,13 +547,13 @@ class Worker:
             record.told
             and record.handle not in self.children
             and not any(is_live(watch) for watch in record.watches)
-            and _cgroup.remove(record.cgroups)  # else it left somebody behind
+            and cgroup.remove(record.cgroups)  # else it left somebody behind
         ):
             self.index.settle(record)
 
     def forget(self, session: str, handle: str) -> None:
         """Delete every trace of a finished process but the session's events."""
-        self.shelf.take(session, handle)
+        self.retention.take(session, handle)
         self.delivery.forget(handle)
         child = self.children.get(handle)
         if child is not None:
@@ -714,7 +570,7 @@ class Worker:
     def is_needed(self) -> bool:
         """True while there is something to keep, or somebody connected."""
         kept = self.children or self.guard.table  # which is what is not taken up yet
-        return bool(self.connections or kept or self.tmux.starts or len(self.agents))
+        return bool(self.connections or kept or self.modes.starts or len(self.agents))
 
     def _check_idle(self) -> None:
         if self.is_needed:
@@ -732,7 +588,7 @@ class Worker:
         try:
             if os.path.samestat(os.stat(self.home.lock), os.fstat(self.guard.lock)):
                 unlink(self.home.socket)
-                self.tmux.leave()
+                self.modes.tmux.leave()
         except OSError:
             pass
         self.containment.clean_up(going=True)
@@ -741,26 +597,3 @@ class Worker:
         for connection in list(self.connections):
             connection.close()
         self.loop.stop()
-
-
-def _hold_of(pid: int) -> tuple[int | None, int]:
-    """When a child of ours began, and its pidfd; it is ended if we cannot have them."""
-    try:
-        begun = _kernel.start_time(pid)  # first: it needs a descriptor only for a moment
-    except OSError:
-        _end_of(pid)
-        raise
-    return begun, _pidfd_of(pid)
-
-
-def _pidfd_of(pid: int) -> int:
-    try:
-        return os.pidfd_open(pid)
-    except OSError:
-        _end_of(pid)
-        raise
-
-
-def _end_of(pid: int) -> None:
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)

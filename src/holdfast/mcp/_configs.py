@@ -1,11 +1,10 @@
-"""What to paste so that a client starts the server, in the form each client wants it."""
+"""Configurations to paste, so that a client starts the server, in the form each wants it."""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import sys
+
+from ..core.programs import cli_program
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,18 +13,10 @@ if TYPE_CHECKING:
 NAME = "holdfast"
 
 
-def command() -> list[str]:
-    """How the server is started here. Clients often have another PATH: the whole path is safer."""
-    if os.environ.get("UV"):  # run by uvx, whose environments do not last
-        return ["uvx", "--from", "holdfast-agents[mcp]", "holdfast", "mcp"]
-    beside = os.path.join(os.path.dirname(sys.executable), "holdfast")
-    found = beside if os.access(beside, os.X_OK) else shutil.which("holdfast")
-    return [found, "mcp"] if found else [sys.executable, "-m", "holdfast", "mcp"]
-
-
 def config_for(client: str, options: list[str]) -> str:
     """The block for one client, with a comment-free body that can be merged into its file."""
-    program, *arguments = [*command(), *options]
+    whole = [*cli_program(), "mcp", *options]
+    program, arguments = whole[0], whole[1:]
     plain: dict[str, Any] = {"command": program, "args": arguments}
     blocks: dict[str, dict[str, Any]] = {
         "claude": {"mcpServers": {NAME: {"type": "stdio", **plain}}},

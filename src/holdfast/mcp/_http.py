@@ -1,8 +1,8 @@
 """Serving HTTP: who may ask, who is still there, and how it ends.
 
-DESIGN. Nothing of a request reaches the package before it has passed `Gate`: the right host (a page
-of somebody else's cannot point its own name at us), no foreign origin, the token, JSON. What is
-refused has done nothing.
+DESIGN. Nothing of a request reaches the package before it has passed `AccessControl`: the right
+host (a page of somebody else's cannot point its own name at us), no foreign origin, the token,
+JSON. What is refused has done nothing.
 
 A client that says DELETE has closed in good order. One that is gone without a word is seen by what
 it has open: an older client keeps a stream, and when neither that nor a request is there any more,
@@ -30,18 +30,18 @@ from urllib.parse import parse_qs
 import uvicorn
 from mcp.server.transport_security import TransportSecuritySettings
 
-from .._errors import BadRequest
-from ._front import SIGNALS
-from ._patience import PatientProtocol
-from ._serve import leave, settle_memory
-from ._server import MODERN, Hub, build, connection_key
+from ..core.errors import BadRequest
+from ._handshake import SIGNALS
+from ._stdio_server import leave, settle_memory
+from ._timeouts import PatientProtocol
+from ._tool_server import MODERN, Connections, build, connection_key
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, MutableMapping
     from typing import Any, NoReturn
 
-    from ._server import ToolServer
     from ._session import Settings
+    from ._tool_server import ToolServer
 
     Message = MutableMapping[str, Any]
     Receive = Callable[[], Awaitable[Message]]
@@ -129,7 +129,7 @@ class Address:
 
 
 class Presence:
-    """Whether a client is still there, by its requests under way."""
+    """The requests of a client that are under way, by which it is seen to be there."""
 
     __slots__ = ("streamed", "timer", "under_way")
 
@@ -139,14 +139,19 @@ class Presence:
         self.timer: asyncio.TimerHandle | None = None
 
 
-class Gate:
-    """The application that a request meets first."""
+class AccessControl:
+    """The application around the package's: who may ask, and which clients are still there."""
 
     def __init__(
-        self, inner: App, hub: Hub, hosts: frozenset[str], token: str | None, idle: float = _IDLE
+        self,
+        inner: App,
+        connections: Connections,
+        hosts: frozenset[str],
+        token: str | None,
+        idle: float = _IDLE,
     ) -> None:
         self._inner = inner
-        self._hub = hub
+        self._connections = connections
         self._hosts = hosts
         self._token = token
         self._idle = idle
@@ -171,7 +176,7 @@ class Gate:
 
         async def watched(message: Message) -> None:
             if ends and message["type"] == "http.response.start" and message["status"] == 200:
-                await self._hub.ended(key, orderly=True)
+                await self._connections.ended(key, orderly=True)
             await send(message)
 
         with self._there(key, scope["method"]):
@@ -206,7 +211,7 @@ class Gate:
         named = parse_qs(scope["query_string"].decode("latin-1")).get("session", [None])[0]
         modern = headers.get("mcp-protocol-version", [""])[0] >= MODERN
         id = headers.get("mcp-session-id", [""])[0]
-        return connection_key(None if modern else id, self._hub.settings.session or named)
+        return connection_key(None if modern else id, self._connections.settings.session or named)
 
     @contextmanager
     def _there(self, key: str, method: str) -> Iterator[None]:
@@ -219,7 +224,7 @@ class Gate:
             yield
         finally:
             presence.under_way -= 1
-            if key not in self._hub.connections:
+            if key not in self._connections.by_key:
                 self._present.pop(key, None)
             elif not presence.under_way:
                 after = _AWAY if presence.streamed else self._idle
@@ -230,7 +235,7 @@ class Gate:
 
     def _lost(self, key: str, waited: float) -> None:
         forget = waited >= self._idle
-        task = asyncio.get_running_loop().create_task(self._hub.lost(key, forget=forget))
+        task = asyncio.get_running_loop().create_task(self._connections.lost(key, forget=forget))
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
         if forget:
@@ -262,7 +267,7 @@ def serve_http(
     settings: Settings,
     address: Address,
     token: str | None,
-    make: Callable[[Hub], ToolServer] = build,
+    make: Callable[[Connections], ToolServer] = build,
 ) -> NoReturn:
     logging.getLogger().addHandler(logging.NullHandler())  # stderr is for the person
     listening = address.listen()
@@ -275,10 +280,10 @@ async def _serve(
     address: Address,
     listening: socket.socket,
     token: str | None,
-    make: Callable[[Hub], ToolServer],
+    make: Callable[[Connections], ToolServer],
 ) -> NoReturn:
-    hub = Hub(settings)
-    server = make(hub)
+    connections = Connections(settings)
+    server = make(connections)
     port = listening.getsockname()[1]
     hosts = address.hosts(port)
     inner = server.streamable_http_app(
@@ -292,7 +297,7 @@ async def _serve(
         session_idle_timeout=_IDLE,
     )
     config = uvicorn.Config(
-        Gate(inner, hub, hosts, token),
+        AccessControl(inner, connections, hosts, token),
         log_config=None,
         log_level="critical",
         access_log=False,
@@ -306,7 +311,7 @@ async def _serve(
     loop = asyncio.get_running_loop()
 
     def stop(number: signal.Signals) -> None:
-        hub.stop()
+        connections.stop()
         # Not `should_exit`: this one also ends the streams. The answers go out before.
         loop.call_later(0.2, web.handle_exit, number, None)
 
@@ -317,5 +322,5 @@ async def _serve(
     try:
         await web.serve(sockets=[listening])
     finally:
-        await hub.close()
+        await connections.close()
     leave()  # from here: a thread that still looks at something must not keep us

@@ -1,4 +1,4 @@
-"""How long a call may block before its client gives up on it.
+"""The time for which a call may block before its client gives up on it.
 
 A wait that is longer ends before that and says so, and the model calls again. What clients allow is
 from their documentation and public sources; those that are not known get the least.
@@ -17,7 +17,7 @@ _LONG = {
 
 
 def patience_of(client: str | None, progress: bool) -> float:
-    """How many seconds a call of this client may take."""
+    """The seconds that a call of this client may take."""
     name = (client or "").lower().replace(" ", "-")
     for table in (_SHORT, _LONG if progress else {}):
         for prefix, seconds in table.items():

@@ -22,9 +22,9 @@ from mcp.server.subscriptions import (
 )
 from mcp.shared.exceptions import MCPError
 
-from .._errors import HoldfastError
-from .._quote import inside
-from .._watch import Watch
+from ..core.errors import HoldfastError
+from ..core.quote import inside
+from ..linux.inotify import Watch
 from ._resources import EVENTS, parse
 
 TYPE_CHECKING = False
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from mcp.server.context import ServerRequestContext
     from mcp.server.session import ServerSession
 
-    from .._model import Event
+    from ..core.record import Event
     from ._session import Session
 
 _REST = 0.5  # between two words about one resource
@@ -46,7 +46,7 @@ class Channel(types.Notification[dict[str, Any], Literal["notifications/claude/c
 
 
 class Push:
-    """What one connection wants to be told, and the tasks that look for it."""
+    """Notifications of one connection: the resources it asked for, and the tasks that look."""
 
     def __init__(self, session: Session, channel: bool) -> None:
         self._session = session
@@ -64,7 +64,7 @@ class Push:
         session.listed = lambda: self._soon(_LIST)
 
     def begin(self) -> None:
-        """Look for what is told without a subscription."""
+        """Start to look for what is told without a subscription."""
         if self._channel and not self._begun:
             self._begun = True
             self._want(EVENTS)
@@ -122,7 +122,7 @@ class Push:
                 task.cancel()
 
     async def _process(self, uri: str, begun: asyncio.Event) -> None:
-        """Its log has grown, and so its screen may have changed; or it has ended."""
+        """Tell of a process whose log has grown, and so its screen may have; or that has ended."""
         found = parse(uri)
         if found is None:
             return
@@ -143,7 +143,7 @@ class Push:
                 if watch.fileno() is None:
                     await asyncio.sleep(_REST)
                 else:
-                    await client._link.readable(watch.fileno(), _LOOK)
+                    await client.readable(watch.fileno(), _LOOK)
         finally:
             watch.close()
 
@@ -157,7 +157,7 @@ class Push:
     # -- telling -------------------------------------------------------------------------------
 
     def _soon(self, uri: str) -> None:
-        """Tell of a resource, or of the list: now, or when the last word is long enough ago."""
+        """Tell of a resource, or of the list: now, or when some time has passed since the last."""
         if uri not in self._due:
             task = asyncio.get_running_loop().create_task(_quietly(self._tell(uri)))
             self._due[uri] = task
@@ -207,7 +207,7 @@ def _size(path: str) -> int:
 
 
 async def _quietly(work: Any) -> None:
-    """What cannot be looked at is not told of, and a client that went away needs no word."""
+    """Run `work`; it ends in silence if there is nothing to look at, or nobody to tell."""
     try:
         await work
     except (HoldfastError, OSError, anyio.ClosedResourceError, anyio.BrokenResourceError, MCPError):

@@ -1,4 +1,4 @@
-"""What can be read without a tool: each process's log and screen, and what is to be told.
+"""Resources, read without a tool: each process's log and screen, and what is to be told.
 
     holdfast://processes/<handle>/log       its output, as a model should read it
     holdfast://processes/<handle>/screen    what is on its terminal
@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import json
 
-from .._errors import HoldfastError, NotFound
-from .._quote import one_line
-from ..tools._imitation import told_apart
+from ..core.errors import HoldfastError, NotFound
+from ..core.home import is_handle
+from ..core.quote import one_line
+from ..tools import told_apart
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .._client import Client
+    from ..client.client import Client
 
     Content = dict[str, Any]
 
@@ -47,11 +48,11 @@ TEMPLATES: list[Content] = [
 
 
 def parse(uri: str) -> tuple[str, str] | None:
-    """Which process, and what of it; None for everything that we have not."""
+    """The handle and the part of it that an address names; None if it names nothing of ours."""
     handle, slash, part = uri.removeprefix(_PROCESSES).partition("/")
     if not uri.startswith(_PROCESSES) or not slash or part not in ("log", "screen"):
         return None
-    return handle, part
+    return (handle, part) if is_handle(handle) else None
 
 
 async def listed(client: Client) -> list[Content]:
@@ -83,7 +84,7 @@ async def listed(client: Client) -> list[Content]:
 
 
 async def check(client: Client, uri: str) -> None:
-    """NotFound for what cannot be looked at."""
+    """Raise NotFound for what cannot be looked at."""
     if uri == EVENTS:
         return
     found = parse(uri)

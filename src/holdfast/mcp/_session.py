@@ -13,12 +13,12 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from .._client import Client, make_config
-from .._config import UNSET
-from .._errors import HoldfastError
-from .._home import Home
-from .._link import Greeting
-from .._link_asyncio import AsyncioLink
+from ..client.client import Client, make_config
+from ..client.config import UNSET
+from ..client.link import Greeting
+from ..client.link_asyncio import AsyncioLink
+from ..core.errors import HoldfastError
+from ..core.home import Home
 from ..tools import Toolset, load_dialect
 
 TYPE_CHECKING = False
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
+    from ..core.types import DialectName, Progress
     from ..tools import Result
-    from ..tools._tool import Progress
 
 # Requests that only wait. Everything else is done to its end.
 _WAITS = frozenset({"wait", "agent_watch"})
 # After these there is another list of processes.
 _LISTED = frozenset({"spawn", "remove", "adopt"})
 # Whoever ends us does not wait for long either; the keeper finishes what it was asked for.
-_FAREWELL = 1.5
+_CLOSING = 1.5
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the command line said."""
+    """The options of the command line."""
 
-    dialect: str = "native"
+    dialect: DialectName = "native"
     session: str | None = None
     on_exit: str | None = None  # "stop" or "grace"; None: as it ends
     channel: bool = False
@@ -111,7 +111,7 @@ class Session:
         if self._home.exists() and self.name in self._home.session_names():
             self._used = True
             try:
-                await self.client._link.call("status", {})
+                await self.client.keeper_start()
             except HoldfastError:
                 return  # the first call will say what is wrong
 
@@ -135,6 +135,6 @@ class Session:
 
 async def _bounded(work: Any) -> None:
     try:
-        await asyncio.wait_for(asyncio.shield(asyncio.ensure_future(work)), _FAREWELL)
+        await asyncio.wait_for(asyncio.shield(asyncio.ensure_future(work)), _CLOSING)
     except (TimeoutError, HoldfastError):
         return

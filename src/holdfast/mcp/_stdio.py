@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-    from ._front import Front
+    from ._handshake import Handshake
 
     Streams = tuple[
         MemoryObjectReceiveStream[SessionMessage | Exception],
@@ -39,19 +39,19 @@ _LAST_WORDS = 1.0  # for answers that are still to be written when the client ha
 
 
 @asynccontextmanager
-async def streams(front: Front, settle: Settle) -> AsyncIterator[Streams]:
-    """The wire from where the front has left it, and what ends when nobody reads any more.
+async def streams(handshake: Handshake, settle: Settle) -> AsyncIterator[Streams]:
+    """The wire from where the handshake has left it, and what ends when nobody reads any more.
 
     At the end of input `settle` is awaited, with how to ask how much was not heard yet.
     """
-    wire = front.wire
+    wire = handshake.wire
     to_server, read = anyio.create_memory_object_stream[SessionMessage | Exception](_BUFFERED)
     write, from_server = anyio.create_memory_object_stream[SessionMessage](_BUFFERED)
     refused = write.clone()
 
     async def take() -> None:
         async with to_server, refused:
-            async for line in _lines(wire[0], front.said):
+            async for line in _lines(wire[0], handshake.input):
                 try:
                     message = types.jsonrpc_message_adapter.validate_json(line, by_name=False)
                 except ValueError:
@@ -65,7 +65,7 @@ async def streams(front: Front, settle: Settle) -> AsyncIterator[Streams]:
     async def give() -> None:
         async with from_server:
             async for each in from_server:
-                if _answers(each.message, front.answered):
+                if _answers(each.message, handshake.answered):
                     continue
                 await _write(wire[1], _line(each.message))
 
@@ -83,7 +83,7 @@ async def streams(front: Front, settle: Settle) -> AsyncIterator[Streams]:
 
 
 def _line(message: types.JSONRPCMessage) -> bytes:
-    """One line, whatever it says: an answer that cannot be written would be the last one."""
+    """The line of a message, in any case: one that cannot be written would be the last."""
     try:
         text = message.model_dump_json(by_alias=True, exclude_unset=True)
     except ValueError:  # halves of characters, which file names may have
@@ -93,7 +93,7 @@ def _line(message: types.JSONRPCMessage) -> bytes:
 
 
 def _answers(message: types.JSONRPCMessage, answered: set[Any]) -> bool:
-    """Whether this answers a request that has its answer; it is told only once."""
+    """True if this answers a request that has its answer; it is told only once."""
     id = getattr(message, "id", None)
     if not answered or id not in answered or hasattr(message, "method"):
         return False
@@ -124,7 +124,7 @@ async def _lines(fd: int, said: bytes) -> AsyncIterator[bytes]:
 
 
 async def _write(fd: int, data: bytes) -> None:
-    """In pieces that a pipe takes whole when it is ready: it may be in blocking mode."""
+    """Write in pieces that a pipe takes whole when it is ready: it may be in blocking mode."""
     rest = memoryview(data)
     while rest:
         if not select.select([], [fd], [], 0)[1]:

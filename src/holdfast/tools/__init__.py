@@ -4,9 +4,9 @@
     request(tools=tools.definitions("anthropic"))
     result = await tools.call(block.name, block.input)
 
-A dialect is a file here; `Toolset` adds what all of them share: arguments are checked before
-anything is done, errors become answers that tell the model what to do, and what the session was not
-told of yet comes along with the next answer, whatever it was that was asked.
+A dialect is a file in `dialects`; `Toolset` adds what all of them share: arguments are checked
+before anything is done, errors become answers that tell the model what to do, and what the session
+was not told of yet comes along with the next answer, whatever it was that was asked.
 """
 
 from __future__ import annotations
@@ -16,26 +16,28 @@ import importlib
 import json
 from dataclasses import replace
 
-from .._client import Client
-from .._config import UNSET
-from .._errors import BadRequest, HoldfastError
-from .._link import run
-from .._sync import SyncClient
-from ._confinement import Confinement
+from ..client.client import Client
+from ..client.config import UNSET
+from ..client.labels import labelled, note
+from ..core.errors import BadRequest, HoldfastError
+from ..core.units import parse_patience
+from ._confinement import Confinement, confinement
+from ._imitation import told_apart
 from ._schema import check
 from ._tool import Call, Reply, Result, published
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
+    from typing import Any, Literal
 
-    from .._model import Event
+    from ..core.record import Event
+    from ..core.types import DialectName, Duration, Progress, Size, Style
     from ._adoption import Adoption
     from ._dialect import Dialect
-    from ._tool import Progress, Tool
+    from ._tool import Tool
 
-__all__ = ["DIALECTS", "Result", "SyncToolset", "Toolset"]
+__all__ = ["DIALECTS", "Result", "Toolset", "load_dialect", "told_apart"]
 
 # name: the module and class that has it. Loaded only when used.
 DIALECTS = {
@@ -65,31 +67,61 @@ class Toolset:
     directory, which is all that they share with it. `memory`, `cpu`, `processes` and `files` are
     the most that each may have.
 
-    `options` are the dialect's own (DeepChat's configuration, for example).
+    The others are options of one dialect or another, under the names that they have there:
+
+    - claude-code: `names` of the tools, those of its shells or Claude's own
+    - codex: `stdin`, `max_running`, `background_terminal_max_timeout` in milliseconds
+    - hermes: `timeout` and `max_foreground_timeout` in seconds, `max_running`
+    - deepchat: `backgroundMs`, `cleanupMs`, `timeoutSec`, `maxOutputChars`
+    - openclaw: `backgroundMs`, `cleanupMs`, `timeoutSeconds`
     """
 
     def __init__(
         self,
         client: Client,
-        dialect: str = "native",
+        dialect: DialectName = "native",
         *,
         adoption: bool = False,
         docker: str | Mapping[str, Any] | None = None,
         sandbox: bool | Mapping[str, Any] = False,
-        memory: Any = UNSET,
-        cpu: Any = UNSET,
-        processes: Any = UNSET,
-        files: Any = UNSET,
-        **options: Any,
+        memory: Size | None = UNSET,
+        cpu: float | None = UNSET,
+        processes: int | None = UNSET,
+        files: int | None = UNSET,
+        names: Literal["shell", "claude"] = UNSET,
+        stdin: bool = UNSET,
+        max_running: int = UNSET,
+        background_terminal_max_timeout: int = UNSET,
+        timeout: int = UNSET,
+        max_foreground_timeout: int = UNSET,
+        backgroundMs: float | None = UNSET,
+        cleanupMs: float | None = UNSET,
+        timeoutSec: float = UNSET,
+        timeoutSeconds: float = UNSET,
+        maxOutputChars: int = UNSET,
     ) -> None:
         if not isinstance(client, Client):
             raise BadRequest(
                 "a Toolset needs a Client, from `async with connect()`; SyncToolset takes a "
-                "SyncClient"
+                "SyncClient, from `with connect()`"
             )
         self.client = client
-        self.dialect = _made(load_dialect(dialect), client, options)
-        self.dialect.confinement = confinement = Confinement(
+        options = {
+            "names": names,
+            "stdin": stdin,
+            "max_running": max_running,
+            "background_terminal_max_timeout": background_terminal_max_timeout,
+            "timeout": timeout,
+            "max_foreground_timeout": max_foreground_timeout,
+            "backgroundMs": backgroundMs,
+            "cleanupMs": cleanupMs,
+            "timeoutSec": timeoutSec,
+            "timeoutSeconds": timeoutSeconds,
+            "maxOutputChars": maxOutputChars,
+        }
+        given = {name: value for name, value in options.items() if value is not UNSET}
+        self.dialect = _made(load_dialect(dialect), client, given)
+        self.dialect.confinement = confined = confinement(
             client,
             docker=docker,
             sandbox=sandbox,
@@ -99,17 +131,17 @@ class Toolset:
             files=files,
         )
         self._tools: dict[str, Tool] = {
-            tool.name: _confined(tool, confinement) for tool in self.dialect.tools()
+            tool.name: _confined(tool, confined) for tool in self.dialect.tools()
         }
         self._adoption: Adoption | None = None
         if adoption:
             from ._adoption import Adoption
 
-            self._adoption = Adoption(client, confinement)
+            self._adoption = Adoption(client, confined)
             self._tools["adopt"] = self._adoption.tool()
         self._shown: dict[str, Event] = {}  # in an answer, and not acknowledged yet
         self._acknowledging: set[str] = set()  # of those
-        self._leased = self.dialect.lease_grace is None
+        self._leased = False
 
     def __repr__(self) -> str:
         return f"<holdfast.Toolset {self.dialect.name} session={self.client.session!r}>"
@@ -123,7 +155,7 @@ class Toolset:
         """Every name that can be called: some that no model is told of, too."""
         return frozenset(self._tools)
 
-    def definitions(self, style: str = "anthropic") -> list[dict[str, Any]]:
+    def definitions(self, style: Style = "anthropic") -> list[dict[str, Any]]:
         """The tools as a model's API, or an MCP client, wants them described."""
         if style not in STYLES:
             raise BadRequest(f"definitions are for {', '.join(STYLES)}, not {style!r}")
@@ -134,30 +166,38 @@ class Toolset:
         name: str,
         arguments: dict[str, Any] | str | None = None,
         *,
-        patience: float | None = None,
+        patience: Duration | None = None,
         progress: Progress | None = None,
     ) -> Result:
         """Do what a model asked for; what it did wrong is an answer too, never an exception.
 
         `arguments` may be the JSON text that some APIs give. With `patience`, calls that block
-        answer within so many seconds, with a word that the process goes on. `progress` is awaited
-        every few seconds meanwhile, with the seconds so far and a line of text.
+        answer within that time, with a word that the process goes on. `progress` is called every
+        few seconds meanwhile, with the seconds so far and a line of text, and may be asynchronous.
         """
+        seconds = None if patience is None else parse_patience(patience, "patience")
         await self._acknowledge_shown()
         if self._adoption is not None:
             self._adoption.called()
         given: dict[str, Any] = {}
+        notes: list[str] = []
         try:
             tool = self._named(name)
             given = check(tool.renamed(_parsed(arguments, name)), tool.schema, name)
+            given = {
+                key: self._handles(value, notes) if key in tool.handles else value
+                for key, value in given.items()
+            }
             await self._lease()
-            answer = await tool.run(Call(patience, progress), **given)
+            answer = await tool.run(Call(seconds, progress), **given)
             text = answer.text if isinstance(answer, Reply) else None
             result = Result(answer, text=text)
         except HoldfastError as error:
             answer = self.dialect.failure(error, name, given)
             text = answer.text if isinstance(answer, Reply) else None
             result = Result(answer, text=text, error=error)
+        if notes:
+            result.add_note("; ".join(notes))
         with contextlib.suppress(HoldfastError):  # it comes with a later answer then
             if self._adoption is not None:
                 await self._adoption.tell(result)
@@ -171,9 +211,20 @@ class Toolset:
             names = ", ".join(self.names)
             raise BadRequest(f"there is no tool {str(name)[:60]!r}; there are {names}") from None
 
+    def _handles(self, given: Any, notes: list[str]) -> Any:
+        """A handle, or several, for whatever labels were given; what is neither stays as it is."""
+        if isinstance(given, list):
+            return [self._handles(each, notes) for each in given]
+        record = labelled(self.client.store, self.client.session, given)
+        if record is None:
+            return given
+        notes.append(note(given, record, self.client.session))
+        return record.handle
+
     async def _lease(self) -> None:
-        if not self._leased:
-            await self.client.lease(self.dialect.lease_grace)
+        grace = self.dialect.lease_grace
+        if not self._leased and grace is not None:
+            await self.client.lease(grace)
             self._leased = True
 
     # -- what the session is to be told --------------------------------------------------------
@@ -210,45 +261,12 @@ class Toolset:
             result.add_events(told)
 
     def _published(self, event: Event) -> dict[str, Any]:
-        """Where the ports of the container are that it is about, as in every result."""
+        """The ports of the container it is about, as in every result."""
         try:
             record = self.client.store.load(event.handle) if event.handle else None
         except HoldfastError:
             return {}
         return {} if record is None else published(record)
-
-
-class SyncToolset:
-    """`Toolset` for plain scripts, over a `SyncClient`: the same methods, without await."""
-
-    def __init__(self, client: SyncClient, dialect: str = "native", **options: Any) -> None:
-        if not isinstance(client, SyncClient):
-            raise BadRequest(
-                "a SyncToolset needs a SyncClient, from `with connect()`; Toolset takes a Client"
-            )
-        self._toolset = Toolset(client._client, dialect, **options)
-
-    def __repr__(self) -> str:
-        return repr(self._toolset)
-
-    @property
-    def names(self) -> list[str]:
-        return self._toolset.names
-
-    def definitions(self, style: str = "anthropic") -> list[dict[str, Any]]:
-        """The tools as a model's API, or an MCP client, wants them described."""
-        return self._toolset.definitions(style)
-
-    def call(
-        self,
-        name: str,
-        arguments: dict[str, Any] | str | None = None,
-        *,
-        patience: float | None = None,
-        progress: Progress | None = None,
-    ) -> Result:
-        """Do what a model asked for; see `Toolset.call`."""
-        return run(self._toolset.call(name, arguments, patience=patience, progress=progress))
 
 
 def load_dialect(name: str) -> type[Dialect]:
@@ -257,7 +275,7 @@ def load_dialect(name: str) -> type[Dialect]:
     except (KeyError, TypeError):
         known = ", ".join(DIALECTS)
         raise BadRequest(f"there is no dialect {name!r}; there are {known}") from None
-    found: type[Dialect] = getattr(importlib.import_module(f".{module}", __name__), cls)
+    found: type[Dialect] = getattr(importlib.import_module(f".dialects.{module}", __name__), cls)
     return found
 
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from .._errors import BadRequest, HoldfastError
-from .._model import duration_text
+from ..core.errors import BadRequest, HoldfastError
+from ..core.record import duration_text
 from ._tool import Tool
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .._client import Client
-    from .._left_behind import LeftBehind
-    from .._model import Record
+    from ..client.client import Client
+    from ..client.lost_sessions import LeftBehind
+    from ..core.record import Record
     from ._confinement import Confinement
     from ._tool import Call, Result
 
@@ -71,7 +71,7 @@ class Adoption:
         return [left for left in await self._client.left_behind() if self._fits(left)]
 
     def _fits(self, left: LeftBehind) -> bool:
-        """Whether none of its processes may do more than those that are started here."""
+        """True if none of its processes may do more than those that are started here."""
         return all(self._confinement.covers(each) for each in left.records if each.running)
 
     async def adopt(self, call: Call, session: str | None = None) -> Answer:
@@ -95,7 +95,7 @@ class Adoption:
 
 
 def _matters(left: LeftBehind) -> bool:
-    """Whether there is anything to take over but what is over and was told."""
+    """True if there is anything to take over but what is over and was told."""
     return bool(left.events) or any(record.running for record in left.records)
 
 

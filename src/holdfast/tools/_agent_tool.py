@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from .._errors import BadRequest
+from ..client.agents import read_output
+from ..core.errors import BadRequest
 from ._tool import Tool
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .._agents import AgentRecord
-    from .._client import Client
+    from ..client.client import Client
+    from ..core.agent_record import AgentRecord
     from ._tool import Call
 
     Answer = dict[str, Any]
@@ -55,7 +56,8 @@ class AgentTool:
             return _shown(agent.record)
         agent = await self._client.agent(id)
         if action == "output":
-            text, left_out = await agent._output(_OUTPUT)
+            path = agent.record.output_file
+            text, left_out = await self._client.run_in_thread(lambda: read_output(path, _OUTPUT))
             shown: Answer = {"status": agent.status, "output": text}
             if left_out:
                 shown["note"] = f"the first {left_out} bytes are left out; they are in outputFile"

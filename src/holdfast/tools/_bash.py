@@ -1,4 +1,4 @@
-"""What the shell tools of OpenClaw, and of DeepChat after it, have in common.
+"""The common ground of the shell tools of OpenClaw, and of DeepChat after it.
 
 Both start a command in the foreground and leave it to the background when it takes longer, count
 output in characters, and take their numbers from the same family of environment variables.
@@ -10,14 +10,15 @@ import codecs
 import os
 import re
 
-from .._completion import TAIL_BYTES, clean_tail
+from ..core.completion import TAIL_BYTES, clean_tail
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .._output import Log
-    from .._process import Process
+    from ..client.client import Client
+    from ..client.process import Process
+    from ..output.log import Log
     from ._tool import Call
 
 _WHOLE = re.compile(r"[+-]?\d{1,15}")
@@ -55,7 +56,7 @@ class Foreground:
         self._handles: set[str] = set()
 
     async def ends(self, call: Call, process: Process, seconds: float) -> bool:
-        """Whether it ends in time; if not, or if the call is given up, it is in the background."""
+        """True if it ends in time; if not, or if the call is given up, it is in the background."""
         self._handles.add(process.handle)
         ended = False
         try:
@@ -74,15 +75,15 @@ class Foreground:
 
 
 def logs_of(process: Process) -> list[Log]:
-    """Its log, and where stderr is separate (which these tools never ask for) that one too."""
-    streams = ("stdout",) if process.record.err_log is None else ("stdout", "stderr")
-    return [process._log(stream) for stream in streams]
+    """The log, and where stderr is separate (which these tools never ask for) that one too."""
+    streams = process.record.streams
+    return [process.log(stream) for stream in streams]
 
 
-async def last_output(process: Process, count: int) -> tuple[str, bool]:
+async def last_output(client: Client, process: Process, count: int) -> tuple[str, bool]:
     """The last characters of its output, and whether there is more before them."""
     logs = logs_of(process)
-    found = await process._client._link.aside(
+    found = await client.run_in_thread(
         lambda: [last_characters(log, count, log.begin(), log.size()) for log in logs]
     )
     text = "".join(part for part, _ in found)
@@ -94,7 +95,7 @@ def last_characters(log: Log, count: int, start: int, end: int) -> tuple[str, bo
 
     A read of many bytes may give few characters, where they are mostly codes.
     """
-    from .._view import read_range
+    from ..output.view import read_range
 
     low = max(start, end - max(TAIL_BYTES, 4 * count))
     at, data = read_range(log, low, end)
@@ -132,7 +133,7 @@ class Characters:
         return "".join(parts)
 
     def _place(self, log: Log, first: int) -> tuple[int, int, int]:
-        """Where to begin counting, for what is from character `first` on."""
+        """The place to begin counting at, for what is from character `first` on."""
         begin = log.begin()
         known = self._counted.get(log.path)
         if known is not None and known[0] == begin and known[2] <= first:
@@ -141,7 +142,7 @@ class Characters:
 
 
 def _texts(log: Log, at: int, ended: bool) -> Iterator[tuple[str, int]]:
-    """What is there from an offset on, in pieces, with the offset after each.
+    """Read from an offset on, in pieces, with the offset after each.
 
     Half a character waits for its other half, unless the process has `ended`.
     """

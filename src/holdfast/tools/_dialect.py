@@ -1,4 +1,4 @@
-"""What every dialect has: its tools over one client, and how it says that something is wrong."""
+"""The base of every dialect: tools over one client, and how it says that something is wrong."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from .._client import Client
-    from .._errors import HoldfastError
-    from .._model import Event, Record
-    from .._process import Process
-    from .._wait_for import Waited
+    from ..client.client import Client
+    from ..client.process import Process
+    from ..client.wait_for import Waited
+    from ..core.errors import HoldfastError
+    from ..core.record import Event, Record
     from ._tool import Call, Tool
 
 OUTPUT = 10_000  # characters of output in one answer, unless the dialect says otherwise
@@ -42,7 +42,7 @@ class Dialect:
         return {"error": str(error), "code": error.code}
 
     def notice(self, event: Event) -> str:
-        """What a model is told of an event."""
+        """The text of an event for a model."""
         return event.text
 
     async def spawn(self, command: str | list[str], **options: Any) -> Process:
@@ -50,7 +50,7 @@ class Dialect:
         return await self.confinement.spawn(command, **options)
 
     async def find(self, handle: str) -> Process:
-        """The session's process with exactly this handle; NotFound for anything else."""
+        """The session's process with exactly this handle or label; NotFound for anything else."""
         return await self.client.get(handle)
 
     def check_input(self, process: Process) -> None:
@@ -66,14 +66,14 @@ class Dialect:
         all: bool = False,
         timeout: float | None = None,
     ) -> Waited:
-        """As `Client.wait_for`, of what a model may know."""
+        """Wait as `Client.wait_for` does, for what a model may know."""
         checked = await self.confinement.conditions(conditions, processes)
         return await call.wait_for(self.client, processes, checked, all=all, timeout=timeout)
 
     async def saw(self, record: Record) -> None:
         """Whoever was shown the end of a process needs no event for it."""
         if not record.running:
-            await self.client._acknowledge_end(record)
+            await self.client.acknowledge_end(record)
 
     async def saw_prompt(self, record: Record) -> None:
         """Whoever was shown the output up to a prompt needs no event for that prompt."""
@@ -87,9 +87,9 @@ class Dialect:
                 await self.client.acknowledge(*asked)
 
     async def output(self, process: Process, budget: int = OUTPUT) -> str:
-        """All of its output as a model should read it; stderr after stdout where it is separate."""
+        """The whole output as a model should read it; stderr after stdout where it is separate."""
         text = (await process.view(budget=budget, stream="stdout")).text
-        if process.record.err_log is not None:
+        if len(process.record.streams) > 1:
             errors = (await process.view(budget=budget, stream="stderr")).text
             if errors:
                 text += ("" if text.endswith("\n") or not text else "\n") + errors

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from .._quote import quoted
+from ..core.quote import quoted
 
 _NOTICES = (
     "background process completed",

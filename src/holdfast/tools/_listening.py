@@ -1,28 +1,32 @@
-"""Who listens on a port of this machine, and waiting until anybody does, whoever it is."""
+"""The owner of a port of this machine, and waiting until it has one, whoever that is."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import asdict, dataclass
 
-from .._ports import Look
+from ..linux.ports import Snapshot
+from ..linux.site import site_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-    from .._client import Client
-    from .._process import Process
+    from ..client.client import Client
+    from ..client.process import Process
     from ._tool import Call
 
 _FIRST_LOOK, _SLOWEST_LOOK = 0.03, 0.5  # the kernel tells nobody, so it is asked
 _SAY = 5.0
+# A server that is just being forked looks like a stranger for a moment, or like nobody: a stranger
+# is one who is seen twice. Who passes a socket on for ever is not pursued.
+_MOST_LOOKS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who has a port; `process_id` if that is a process of this session, or belongs to one."""
+    """Tell who has a port; `process_id` if that is a process of this session, or belongs to one."""
 
     process_id: str | None
     pid: int | None
@@ -44,21 +48,33 @@ class Owner:
 async def owner_of(
     client: Client, port: int, processes: list[Process] | None = None
 ) -> Owner | None:
-    """Who listens there; of several that have the same socket, one of the session's."""
+    """Find who listens there; of several that have the same socket, one of the session's."""
     known = await client.list() if processes is None else processes
 
     def look() -> Owner | None:
-        now = Look(port)
-        if not now.serving(port, "localhost"):
-            return None
-        families = {process.handle: now.family_of(process.record) for process in known}
-        listener = now.owner(port, "localhost", set().union(*families.values()))
-        if listener is None:
-            return None
-        ours = [handle for handle, pids in families.items() if listener.pid in pids]
-        return Owner(ours[-1] if ours else None, listener.pid, listener.name, listener.host)
+        found = last = None
+        for _ in range(_MOST_LOOKS):
+            found = _owner_now(port, known)
+            if found is None or found.process_id is not None:
+                break
+            if found.pid is not None and found == last:
+                break
+            last = found
+        return found
 
-    return await client._link.aside(look)
+    return await client.run_in_thread(look)
+
+
+def _owner_now(port: int, known: list[Process]) -> Owner | None:
+    now = Snapshot(port)
+    if not now.serving(port, "localhost"):
+        return None
+    families = {process.handle: site_of(process.record).family(now) for process in known}
+    listener = now.owner(port, "localhost", set().union(*families.values()))
+    if listener is None:
+        return None
+    ours = [handle for handle, pids in families.items() if listener.pid in pids]
+    return Owner(ours[-1] if ours else None, listener.pid, listener.name, listener.host)
 
 
 async def wait_for_owner(
@@ -90,5 +106,5 @@ async def wait_for_owner(
         if now >= say:
             await call.say(f"waiting for port {port}")
             say = now + _SAY
-        await client._link.readable(None, min(pause, until - now))
+        await client.readable(None, min(pause, until - now))
         pause = min(pause * 1.5, _SLOWEST_LOOK)

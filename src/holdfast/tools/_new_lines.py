@@ -1,4 +1,4 @@
-"""What a reader has not seen of a log yet, by whole lines, for dialects that speak of lines.
+"""The unseen part of a log, by whole lines, for dialects that speak of lines.
 
 The last line of a process that runs may not be finished: it waits for its end, so that no line is
 ever given in two halves. Only one of more than a mebibyte is given as far as it is there.
@@ -9,14 +9,14 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from .._completion import clean_text
-from .._plain import CODES_BYTES
-from .._view import read_range, view
+from ..core.completion import clean_text
+from ..output.plain import CODES_BYTES
+from ..output.view import read_range, view
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .._match import Pattern
-    from .._output import Log
+    from ..output.log import Log
+    from ..output.pattern import Pattern
 
 _PIECE = 1 << 20
 _BEGINNING = 64 << 10
@@ -77,7 +77,7 @@ def first_lines(log: Log, count: int) -> list[str]:
 
 
 class LineCounts:
-    """How many lines that are not blank each log has had; what was counted is not read again."""
+    """A count of the lines of each log that are not blank; what was counted is not read again."""
 
     def __init__(self) -> None:
         self._counted: dict[str, tuple[int, int]] = {}
@@ -179,7 +179,7 @@ def _lines(text: str, blanks: bool) -> list[str]:
 
 
 def _count(data: bytes) -> int:
-    """How many lines are not blank; fast, because a log may have any number of them."""
+    """Count the lines that are not blank; fast, because a log may have any number of them."""
     if b"\x1b" in data:
         data = CODES_BYTES.sub(b"", data)
     marks = data.translate(_MARKS, _BLANK)

@@ -14,7 +14,7 @@ import shutil
 import tomllib
 from dataclasses import dataclass
 
-from .._errors import BadDirectory, Unavailable
+from ..core.errors import BadDirectory, Unavailable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ _OTHERWISE = {"test": "check", "build": "all"}
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What to run, which file says so, and what has to stand before further arguments."""
+    """A command to run, the file that says so, and what has to stand before further arguments."""
 
     words: list[str]
     source: str
@@ -58,7 +58,7 @@ class Command:
 
 
 def find_command(kind: Kind, directory: str, *, contained: bool = False) -> Command:
-    """How the project in `directory` is tested or built; Unavailable says what was looked for.
+    """Find how the project in `directory` is tested or built; Unavailable says what was looked for.
 
     What is `contained` runs where other programs are installed than here.
     """
@@ -82,7 +82,7 @@ class _Project:
         self.misses: list[str] = []  # files that are there and do not help
 
     def commands(self) -> Iterator[Command]:
-        """What could be run, the best first."""
+        """The commands that could be run, the best first."""
         yield from self._node()
         makefile, targets = self._targets()
         for name in _BY_NAME[self._kind]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 
-from .._errors import BadRequest
+from ..core.errors import BadRequest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

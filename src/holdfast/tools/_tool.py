@@ -6,8 +6,8 @@ import json
 import time
 from dataclasses import dataclass, field
 
-from .._errors import HoldfastError, WaitTimeout
-from .._quote import json_line
+from ..core.errors import HoldfastError, WaitTimeout
+from ..core.quote import json_line
 from ._schema import object_schema
 
 TYPE_CHECKING = False
@@ -15,13 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
     from typing import Any
 
-    from .._client import Client
-    from .._model import Exit, Record
-    from .._process import Process
-    from .._wait_for import Waited
+    from ..client.client import Client
+    from ..client.process import Process
+    from ..client.wait_for import Waited
+    from ..core.record import Exit, Record
+    from ..core.types import Progress
     from ._schema import Schema
-
-    Progress = Callable[[float, str], Awaitable[None]]
 
 _PROGRESS = 5.0  # seconds between two words to whoever waits
 # Of a caller's patience, so much is left for the answer to get there.
@@ -29,7 +28,7 @@ _MARGIN = 0.5
 
 
 class Result(dict[str, "Any"]):
-    """What a tool answered: a dictionary that is JSON as it is.
+    """The result of a tool: a dictionary that is JSON as it is.
 
     `text` is what a model is shown: the same as JSON, unless the dialect has a form of its own. If
     it could not be done, `error` is what was raised, and the dictionary says what to do next.
@@ -53,8 +52,12 @@ class Result(dict[str, "Any"]):
         return json_line(json.dumps(self, ensure_ascii=False))
 
     def add_events(self, events: list[dict[str, Any]]) -> None:
-        """What the session had not been told of yet, whatever was asked."""
+        """The events that the session had not been told of yet, whatever was asked."""
         self.add("events", events, "\n\n".join(event["text"] for event in events))
+
+    def add_note(self, note: str) -> None:
+        """A word about the answer, after those it has already."""
+        self.add("note", f"{self['note']}; {note}" if "note" in self else note, f"[{note}]")
 
     def add(self, key: str, value: Any, text: str) -> None:
         """Something that nobody asked for: `text` is how a model is told where it sees no JSON."""
@@ -64,7 +67,7 @@ class Result(dict[str, "Any"]):
 
 
 class Reply(dict[str, "Any"]):
-    """What a tool of a dialect returns that shows its models something else than JSON."""
+    """The answer of a tool that shows its models something else than JSON."""
 
     def __init__(self, data: dict[str, Any], text: str) -> None:
         super().__init__(data)
@@ -72,7 +75,7 @@ class Reply(dict[str, "Any"]):
 
 
 def published(record: Record) -> dict[str, Any]:
-    """Where on this machine the ports of a container are: ``{"ports": {"3000": 49153}}``."""
+    """The ports of a container on this machine: ``{"ports": {"3000": 49153}}``."""
     return {"ports": record.ports} if record.ports else {}
 
 
@@ -89,6 +92,7 @@ class Tool:
     starts: bool = False  # a command that a model gives
     hidden: bool = False  # can be called, but no model is told of it
     also: dict[str, str] = field(default_factory=dict)  # other names of arguments: the one for each
+    handles: tuple[str, ...] = ()  # the arguments that name processes, by handle or label
 
     @property
     def schema(self) -> Schema:
@@ -146,7 +150,7 @@ class Call:
         return time.monotonic() - self.began
 
     def left(self, timeout: float | None) -> tuple[float | None, bool]:
-        """How long to wait, and whether that is because the caller's patience ends before."""
+        """The time to wait, and whether that is because the caller's patience ends before."""
         if self._ends is None:
             return timeout, False
         left = max(0.0, self._ends - time.monotonic())
@@ -154,10 +158,12 @@ class Call:
 
     async def say(self, text: str) -> None:
         if self._progress is not None:
-            await self._progress(self.elapsed, text)
+            answer = self._progress(self.elapsed, text)
+            if hasattr(answer, "__await__"):
+                await answer
 
     async def wait(self, process: Process, timeout: float | None = None) -> Exit | None:
-        """Its end; None if it did not come in time, or before the caller loses patience."""
+        """Wait for its end; None if it does not come before time or the caller's patience is up."""
         for step in self._steps(timeout):
             try:
                 return await process.wait(step)
@@ -174,12 +180,14 @@ class Call:
         all: bool = False,
         timeout: float | None = None,
     ) -> Waited:
-        """As `Client.wait_for`, within the caller's patience."""
+        """Wait as `Client.wait_for` does, within the caller's patience."""
         whole, _ = self.left(timeout)
-        tell = None if self._progress is None else self._waiting
-        return await client._wait_for(processes, conditions, all, whole, tell)
+        progress = None if self._progress is None else self._waiting
+        return await client.wait_for(
+            processes, *conditions, all=all, timeout=whole, progress=progress
+        )
 
-    async def _waiting(self, text: str) -> None:
+    async def _waiting(self, seconds: float, text: str) -> None:
         await self.say(f"waiting for {text}")
 
     def _steps(self, timeout: float | None) -> Iterator[float | None]:

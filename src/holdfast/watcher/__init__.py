@@ -1,11 +1,12 @@
 """The watcher: looks at processes while no client does, and tells the keeper what it saw.
 
 The keeper never interprets output and never asks the kernel what a process waits for. It starts
-this program while there is a process that may ask for something or is watched (`_watches`), and
+this program while there is a process that may ask for something or is watched (`core.watch`), and
 tells it of each. One JSON object in a line, each way:
 
-    in   {"add": HANDLE, "pid": n, "mode": "pipe" | "pty" | "tmux", "tty": PATH | null,
-          "docker": whether it runs in a container, and the pid is of what runs that,
+    in   {"add": HANDLE, "pid": n, "tty": PATH | null, "cgroups": [PATH, ...],
+          "runner": what stands for it, whose pid that is then, or null,
+          "queries": whether what it asks of its terminal is to be answered,
           "log": PATH, "head": PATH, "err_log": PATH | null, "err_head": PATH,
           "sizes": [[offset, columns, rows], ...], "from": OFFSET,
           "input": whether somebody can type to it, "watches": [WATCH, ...]}

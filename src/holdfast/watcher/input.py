@@ -1,4 +1,4 @@
-"""Sees a process wait for input, and says so once for each prompt; and when it does so no more.
+"""Tells that a process waits for input, once for each prompt; and when it does so no more.
 
 When output has gone quiet it looks, and looks again a moment later: two looks that agree, with no
 output between them, are a prompt. A process that does something else is looked at less and less
@@ -18,11 +18,13 @@ import math
 import re
 import time
 
-from .._input import prompt_of, read_proc
+from ..detectors.input import InputDetector
+from ..linux.input_evidence import read_proc
+from ..output.prompt import prompt_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .._input import Seen
+    from ..linux.input_evidence import Seen
     from .watched import Watched
 
 _QUIET = 0.08
@@ -49,7 +51,7 @@ class _Said:
         self.slept = _number(_SLEPT, f"{task}/status")
         self.fullscreen = False
         self.screen = ""
-        draws = self.kind == "key" and watched.tty is not None
+        draws = self.kind == "key" and watched.record.tty is not None
         if draws:
             try:
                 picture = watched.rendering(self.offset)
@@ -62,7 +64,7 @@ class _Said:
             self.kind,
             (lambda: watched.rendering(self.offset)) if draws else None,
             # Nothing shows in a pipe's output that the prompt before this one was answered.
-            since=before.offset if before is not None and watched.tty is None else 0,
+            since=before.offset if before is not None and watched.record.tty is None else 0,
         )
 
     def repeats(self, before: _Said, watched: Watched) -> bool:
@@ -78,12 +80,12 @@ class _Said:
         return not (output.gap or output.more or b"\n" in output.data)
 
 
-class InputEye:
-    __slots__ = ("_first", "_open", "_said", "_step", "_watched", "due", "over")
+class InputReporter:
+    __slots__ = ("_detector", "_open", "_said", "_step", "_watched", "due", "over")
 
     def __init__(self, watched: Watched) -> None:
         self._watched = watched
-        self._first: Seen | None = None
+        self._detector = InputDetector(twice=True)
         self._said: _Said | None = None
         self._open = False  # whether what was said last still holds, for all we know
         self._step = _QUIET
@@ -99,7 +101,7 @@ class InputEye:
         self.grown(now)
 
     def grown(self, now: float) -> None:
-        self._first = None
+        self._detector.forget()
         self._step = _QUIET
         self.due = now + _QUIET
 
@@ -110,10 +112,10 @@ class InputEye:
         if not watched.alive:
             self.due = None
             return
-        seen = watched.see()
-        if seen.answer is False or seen.answer == "unknown":
+        sure = self._detector.look(watched.site, watched.end)
+        seen = self._detector.seen
+        if not seen.waits:
             cost = time.monotonic() - now
-            self._first = None
             if seen.answer is False and self._open and self._said is not None:
                 # Somebody has answered, perhaps a person in tmux, of whom the keeper knows nothing.
                 self._open = False
@@ -122,8 +124,7 @@ class InputEye:
             self._step = min(self._step * 2, _SLOWEST)
             if self._step == _SLOWEST:
                 self.due = math.ceil(self.due * 4) / 4  # with others, to wake up less often
-        elif not _agree(seen, self._first):
-            self._first = seen
+        elif sure is None:
             self.due = now + _AGREE
         elif not watched.refresh():
             self.due = None
@@ -147,10 +148,6 @@ class InputEye:
                 "screen": said.screen,
             }
         )
-
-
-def _agree(seen: Seen, first: Seen | None) -> bool:
-    return first is not None and (seen.answer, seen.tid) == (first.answer, first.tid)
 
 
 def _number(pattern: re.Pattern[bytes], path: str) -> int | None:

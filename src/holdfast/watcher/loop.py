@@ -100,12 +100,12 @@ class Watcher:
         elif handle not in self._watched:
             return
         elif "answered" in told:
-            if (eye := self._watched[handle].input) is not None:
-                eye.answered(time.monotonic())
+            if (reporter := self._watched[handle].input) is not None:
+                reporter.answered(time.monotonic())
         elif "moved" in told:
             self._watched[handle].moved(told["to"])
         elif "sizes" in told:
-            self._watched[handle].sizes = told["to"]
+            self._watched[handle].record.sizes = told["to"]
         elif "watch" in told:
             self._watched[handle].watch(told["of"])
         elif "unwatch" in told:

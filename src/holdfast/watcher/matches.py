@@ -1,7 +1,6 @@
-"""Sees the lines of a process's output that match a pattern, in each of its streams.
+"""Tells of the lines of a process's output that match a pattern, in each of its streams.
 
-Lines are looked at when they are whole. A line that nobody finishes for a moment, as a prompt, is
-looked at as it is; if it matches, the rest of it is not looked at any more.
+Lines are looked at when they are whole, and as they are if nobody finishes them for a moment.
 
 What matches within the cooldown is held back and counted: when the cooldown is over, the last of it
 is said, with how many there were before. Without a cooldown each line is said, but not so fast that
@@ -17,18 +16,17 @@ from __future__ import annotations
 import time
 from collections import deque
 
-from .._watches import listed
-from .watches import WatchEye, last_of, tail_of
+from ..core.watch import listed
+from ..detectors.output import OutputDetector
+from .watches import WatchReporter, last_of, tail_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from .._match import Found, Pattern
-    from .._watches import Watch
+    from ..core.watch import Watch
+    from ..detectors.output import Hit
+    from ..output.pattern import Pattern
     from .watched import Stream, Watched
 
-_CHUNK = 64 << 10  # of output in one look, and of a line
 _UNFINISHED = 0.3
 _PACE = 0.01
 _AFTER = 1500  # bytes after a match that are shown with it
@@ -36,35 +34,17 @@ _MOST_GROUPS = 20
 _PROGRESS = 16 << 20  # looked at without a match: so much need not be looked at again
 
 
-class _Hit:
-    """A line that matches: where it begins, and from where on is to be looked for the next."""
+class _Reading(OutputDetector):
+    """The place in one stream, and up to where of it nothing is left to say."""
 
-    __slots__ = ("found", "offset", "partly", "reading", "until")
-
-    def __init__(
-        self, reading: _Reading, found: Found, offset: int, until: int, partly: bool
-    ) -> None:
-        self.reading = reading
-        self.found = found
-        self.offset = offset
-        self.until = until
-        self.partly = partly
-
-
-class _Reading:
-    """How far one stream was looked at."""
-
-    __slots__ = ("_at", "_end", "_partly", "_wrote", "more", "passed", "stream", "unfinished")
+    __slots__ = ("_end", "_wrote", "passed", "stream")
 
     def __init__(self, stream: Stream, place: int, partly: bool) -> None:
+        super().__init__(stream.log, place, partly)
         self.stream = stream
-        self.passed = place, partly  # before this nothing is left to say
-        self._at = place
-        self._partly = partly  # what is looked at next is the rest of a line
+        self.passed = place, partly
         self._end = stream.end
         self._wrote = time.monotonic()
-        self.more = True  # there is output that was not looked at
-        self.unfinished = False  # it ends in a line that was not looked at
 
     def grown(self, now: float) -> None:
         if self.stream.end > self._end:
@@ -74,60 +54,39 @@ class _Reading:
 
     @property
     def at_the_end(self) -> bool:
-        """Whether nothing more is to be looked at, ever."""
+        """True if nothing more is to be looked at, ever."""
         return self.stream.final is not None and not self.more
 
     @property
     def left_alone(self) -> float:
-        """When a line that nobody finishes is looked at as it is."""
+        """The time at which a line that nobody finishes is looked at as it is."""
         return self._wrote + _UNFINISHED
 
-    def search(self, pattern: Pattern, now: float) -> list[_Hit]:
-        stream = self.stream
-        end = stream.end if stream.final is None else stream.final
-        output = stream.log.read(self._at, max(0, min(_CHUNK, end - self._at)))
-        data, start = output.data, output.start
-        self.more = bool(data) and output.end < end
-        if self._partly and not output.gap:
-            rest = data.find(b"\n") + 1
-            self._partly = not rest
-            rest = rest or len(data)
-            data, start = data[rest:], start + rest
-        whole = data.rfind(b"\n") + 1
-        if not whole and len(data) == _CHUNK:
-            whole = len(data)
-        # What follows the last whole line: looked at with it, or when nothing more comes.
-        left_alone = stream.final is not None or now >= self.left_alone
-        if whole < len(data) and left_alone and not self.more:
-            lines = data
-            self.unfinished = False
-        else:
-            lines = data[:whole]
-            self.unfinished = whole < len(data)
-        self._at = start + whole
-        hits = list(_hits(self, pattern, lines, start, whole))
-        if hits and hits[-1].partly:
-            self._at = hits[-1].until
-            self._partly = True
-        return hits
+    def next(self, pattern: Pattern, now: float) -> list[Hit]:
+        final = self.stream.final
+        return self.search(
+            pattern,
+            unfinished=final is not None or now >= self.left_alone,
+            end=self.stream.end if final is None else final,
+        )
 
     def progress(self) -> bool:
         """Pass what was looked at without a match; True if that is so much that it is said."""
-        if self._at - self.passed[0] < _PROGRESS:
+        if self.at - self.passed[0] < _PROGRESS:
             return False
-        self.passed = self._at, self._partly
+        self.passed = self.at, self._partly
         return True
 
 
-class OutputEye(WatchEye):
+class OutputReporter(WatchReporter):
     def __init__(self, watched: Watched, watch: Watch) -> None:
         super().__init__(watched, watch)
         self._text: str = watch["output"]
         self._pattern: Pattern | None = None
         places = zip(self._streams, self._place, listed(watch["partly"]), strict=True)
         self._readings = [_Reading(*each) for each in places]
-        self._hits: deque[_Hit] = deque()
-        self._held: _Hit | None = None
+        self._hits: deque[tuple[_Reading, Hit]] = deque()
+        self._held: tuple[_Reading, Hit] | None = None
         self._missed = 0  # how many were held back, with that one
         self._rested = 0.0
 
@@ -145,7 +104,7 @@ class OutputEye(WatchEye):
         began = time.monotonic()
         try:
             if self._pattern is None:
-                from .._match import Pattern
+                from ..output.pattern import Pattern
 
                 self._pattern = Pattern(self._text)
             if not self._hits:
@@ -162,7 +121,7 @@ class OutputEye(WatchEye):
     def _search(self, pattern: Pattern, now: float) -> None:
         for reading in self._readings:
             if reading.more or reading.unfinished:
-                self._hits.extend(reading.search(pattern, now))
+                self._hits.extend((reading, hit) for hit in reading.next(pattern, now))
         if not self._hits and not self._held:
             progress = [reading.progress() for reading in self._readings]
             if any(progress):
@@ -185,7 +144,7 @@ class OutputEye(WatchEye):
         last_chance = all(reading.at_the_end for reading in self._readings)
         while self._hits and not self.over:
             if now >= self._cooled:
-                self._tell_of(self._next(), now)
+                self._tell_of(*self._next(), now)
             elif self._cooldown:
                 self._held = self._next()
                 self._missed += 1
@@ -193,22 +152,22 @@ class OutputEye(WatchEye):
                 break
         if self._held is not None and (last_chance or now >= self._cooled) and not self.over:
             self._missed -= 1
-            self._tell_of(self._held, now)
+            self._tell_of(*self._held, now)
         if last_chance and not self._hits:
             self.over = True
 
-    def _next(self) -> _Hit:
+    def _next(self) -> tuple[_Reading, Hit]:
         """The next hit; with what is said then, its stream is looked at up to there."""
-        hit = self._hits.popleft()
-        hit.reading.passed = hit.until, hit.partly
-        return hit
+        reading, hit = self._hits.popleft()
+        reading.passed = hit.until, hit.partly
+        return reading, hit
 
     def _passed(self) -> tuple[list[int], list[bool]]:
         places, partly = zip(*(reading.passed for reading in self._readings), strict=True)
         return list(places), list(partly)
 
-    def _tell_of(self, hit: _Hit, now: float) -> None:
-        found, stream = hit.found, hit.reading.stream
+    def _tell_of(self, reading: _Reading, hit: Hit, now: float) -> None:
+        found, stream = hit.found, reading.stream
         places, partly = self._passed()
         self._tell(
             now,
@@ -235,23 +194,3 @@ class OutputEye(WatchEye):
             reason="given_up",
             missed=self._missed,
         )
-
-
-def _hits(
-    reading: _Reading, pattern: Pattern, data: bytes, start: int, whole: int
-) -> Iterator[_Hit]:
-    """The lines of `data` that match; what is after `whole` is not finished."""
-    at = number = 0
-    for found in pattern.lines(data) if data else ():
-        at = _skip(data, at, found.first_line - number)
-        until = _skip(data, at, found.last_line - found.first_line + 1)
-        yield _Hit(reading, found, start + at, start + until, until > whole)
-        at, number = until, found.last_line + 1
-
-
-def _skip(data: bytes, at: int, lines: int) -> int:
-    for _ in range(lines):
-        at = data.find(b"\n", at) + 1
-        if at == 0:
-            return len(data)
-    return at

@@ -34,7 +34,7 @@ _MOST = 100  # at once; a program that asks more does not wait for answers
 _REST, _REST_AFTER_MUCH = 0.01, 0.05
 
 
-class QueryEye:
+class QueryResponder:
     __slots__ = ("_at", "_rested", "_watched", "due", "over")
 
     def __init__(self, watched: Watched, at: int) -> None:

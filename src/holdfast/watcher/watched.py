@@ -1,8 +1,8 @@
-"""One process that is watched, and the eyes on it.
+"""One process that is watched, and the reporters on it.
 
-An eye looks for one thing. It says when it wants to look next (`due`) and is told when the process
-has written something; what it finds it tells with `watched.say`. When it is `over` it is closed. A
-new kind of watch is a new eye.
+A reporter looks for one thing. It says when it wants to look next (`due`) and is told when the
+process has written something; what it finds it tells with `watched.say`. When it is `over` it is
+closed. A new kind of watch is a new reporter.
 """
 
 from __future__ import annotations
@@ -10,26 +10,26 @@ from __future__ import annotations
 import os
 import time
 
-from .. import _kernel
-from .._input import Seen, see
-from .._output import Log
-from .._watches import kind_of
-from .input import InputEye
-from .matches import OutputEye
-from .queries import QueryEye
-from .watches import EveryEye, PortEye, QuietEye
+from ..core.record import Record
+from ..core.watch import kind_of
+from ..linux import kernel
+from ..linux.site import Site, site_of
+from ..output.log import Log
+from .input import InputReporter
+from .matches import OutputReporter
+from .queries import QueryResponder
+from .watches import EveryReporter, PortReporter, QuietReporter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, Protocol
 
-    from .._container import Container
-    from .._screen import Rendering
-    from .._watches import Watch
-    from .watches import WatchEye
+    from ..core.watch import Watch
+    from ..terminal.screen import Rendering
+    from .watches import WatchReporter
 
-    class Eye(Protocol):
+    class Reporter(Protocol):
         due: float | None  # when to look next, by time.monotonic; None: when there is output
         over: bool
 
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 
 
 _YOUNG = 3.0
-_EYES: dict[str, type[WatchEye]] = {
-    "output": OutputEye,
-    "quiet": QuietEye,
-    "port": PortEye,
-    "every": EveryEye,
+_REPORTERS: dict[str, type[WatchReporter]] = {
+    "output": OutputReporter,
+    "quiet": QuietReporter,
+    "port": PortReporter,
+    "every": EveryReporter,
 }
 
 
@@ -68,65 +68,62 @@ class Watched:
     __slots__ = (
         "_ended",
         "_rendering",
-        "docker",
-        "eyes",
-        "handle",
         "input",
-        "pid",
+        "record",
+        "reporters",
         "say",
-        "sizes",
-        "started",
+        "site",
         "streams",
-        "tty",
     )
 
     def __init__(self, told: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
-        self.handle: str = told["add"]
-        self.pid: int = told["pid"]
-        self.tty: str | None = told.get("tty")
-        self.docker: bool = told.get("docker", False)
+        # Of the record only what the keeper tells.
+        self.record = Record(
+            told["add"],
+            session="",
+            command="",
+            cwd="",
+            pid=told["pid"],
+            start_time=kernel.start_time(told["pid"]),
+            tty=told.get("tty"),
+            log=told["log"],
+            err_log=told.get("err_log"),
+            sizes=told.get("sizes") or [],
+            cgroups=told.get("cgroups") or [],
+            runner=told.get("runner"),
+        )
+        self.site: Site = site_of(self.record)
         self.streams = [Stream("stdout", told["log"], told["head"])]
         if told.get("err_log") is not None:
             self.streams.append(Stream("stderr", told["err_log"], told["err_head"]))
-        self.sizes: list[list[int]] = told.get("sizes") or []
         self.say = say
-        self.started = _kernel.start_time(self.pid)
         self._rendering: Rendering | None = None
         self._ended = False
-        self.input = InputEye(self) if told.get("input", True) else None
-        self.eyes: list[Eye] = [self.input] if self.input is not None else []
-        if told["mode"] == "pty":  # tmux answers for itself
+        self.input = InputReporter(self) if told.get("input", True) else None
+        self.reporters: list[Reporter] = [self.input] if self.input is not None else []
+        if told.get("queries"):
             begin = told.get("from")
             if begin is None:
                 begin = 0 if self._young() else self.end
-            self.eyes.insert(0, QueryEye(self, begin))
+            self.reporters.insert(0, QueryResponder(self, begin))
         for watch in told.get("watches", ()):
             self.watch(watch)
 
     def __repr__(self) -> str:
-        return f"<Watched {self.handle} pid={self.pid} at {self.end}>"
+        return f"<Watched {self.handle} pid={self.record.pid} at {self.end}>"
+
+    @property
+    def handle(self) -> str:
+        return self.record.handle
 
     @property
     def log(self) -> Log:
-        """Of stdout; in a terminal, of all that it wrote."""
+        """The log of stdout; in a terminal, of all that it wrote."""
         return self.streams[0].log
 
     @property
     def end(self) -> int:
         return self.streams[0].end
-
-    def container(self) -> Container | None:
-        """The one that it runs in, once that has begun."""
-        from .._container import Container
-
-        return Container.of(os.path.dirname(self.log.path), self.handle)
-
-    def see(self) -> Seen:
-        """Whether it waits for input."""
-        if not self.docker:
-            return see(self.pid, self.tty)
-        container = self.container()
-        return Seen(False) if container is None else container.see(self.tty is not None)
 
     @property
     def paths(self) -> list[str]:
@@ -134,30 +131,35 @@ class Watched:
 
     @property
     def alive(self) -> bool:
-        """Whether its pid still means this process."""
-        return self.started is not None and _kernel.start_time(self.pid) == self.started
+        """True if its pid still means this process."""
+        pid, started = self.record.pid, self.record.start_time
+        return pid is not None and started is not None and kernel.start_time(pid) == started
 
     def moved(self, pid: int) -> None:
-        """It goes on under another pid."""
-        self.pid, self.started = pid, _kernel.start_time(pid)
+        """Go on under another pid."""
+        self.record.pid, self.record.start_time = pid, kernel.start_time(pid)
 
     def _young(self) -> bool:
-        """Whether it is so young that nobody can have answered its first questions yet."""
-        ticks = self.started or 0
+        """True if it is so young that nobody can have answered its first questions yet."""
+        ticks = self.record.start_time or 0
         age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
         return age < _YOUNG
 
     @property
     def due(self) -> float | None:
-        return min((eye.due for eye in self.eyes if eye.due is not None), default=None)
+        return min(
+            (reporter.due for reporter in self.reporters if reporter.due is not None), default=None
+        )
 
     def watch(self, watch: Watch) -> None:
         """Look for something more, or for the same from another place on."""
         self.unwatch(watch["id"])
-        self.eyes.append(_EYES[kind_of(watch)](self, watch))
+        self.reporters.append(_REPORTERS[kind_of(watch)](self, watch))
 
     def unwatch(self, id: str) -> None:
-        self.eyes = [eye for eye in self.eyes if getattr(eye, "id", None) != id]
+        self.reporters = [
+            reporter for reporter in self.reporters if getattr(reporter, "id", None) != id
+        ]
 
     def ended(self, sizes: list[int | None]) -> None:
         """The process has ended: of what it wrote until then the rest is looked at."""
@@ -165,19 +167,19 @@ class Watched:
         self._ended = True
         for stream, size in zip(self.streams, sizes, strict=False):
             stream.final = stream.end if size is None else size
-        for eye in self.eyes:
-            eye.ended()
-        self._close_eyes()
+        for reporter in self.reporters:
+            reporter.ended()
+        self._dismiss()
 
     @property
     def finished(self) -> bool:
-        return self._ended and not self.eyes
+        return self._ended and not self.reporters
 
-    def _close_eyes(self) -> None:
-        self.eyes = [eye for eye in self.eyes if not eye.over]
+    def _dismiss(self) -> None:
+        self.reporters = [reporter for reporter in self.reporters if not reporter.over]
 
     def refresh(self) -> bool:
-        """See how long the logs are; True, and the eyes have been told, if one has grown."""
+        """See how long the logs are; True, and the reporters have been told, if one has grown."""
         grown = False
         for stream in self.streams:
             end = stream.log.size()
@@ -186,30 +188,30 @@ class Watched:
                 grown = True
         if grown:
             now = time.monotonic()
-            for eye in self.eyes:
-                eye.grown(now)
+            for reporter in self.reporters:
+                reporter.grown(now)
         return grown
 
     def look(self, now: float) -> None:
-        for eye in self.eyes:
-            if eye.due is not None and eye.due <= now:
+        for reporter in self.reporters:
+            if reporter.due is not None and reporter.due <= now:
                 try:
-                    eye.look(now)
+                    reporter.look(now)
                 except Exception:
-                    eye.due = now + 1.0  # whatever it was must not be asked for in a hurry
-                    eye.over = eye.over or self._ended
+                    reporter.due = now + 1.0  # whatever it was must not be asked for in a hurry
+                    reporter.over = reporter.over or self._ended
                     raise
                 finally:
-                    self._close_eyes()
+                    self._dismiss()
 
     def rendering(self, until: int) -> Rendering:
         """The terminal as it is drawn by the log up to an offset."""
-        from .._screen import Rendering
+        from ..terminal.screen import Rendering
 
         if self._rendering is None or self._rendering.offset > until:
             self.close()
             self._rendering = Rendering(self.log)
-        self._rendering.update(self.sizes, until=until)
+        self._rendering.update(self.record.sizes, until=until)
         return self._rendering
 
     def close(self) -> None:

@@ -1,27 +1,28 @@
-"""Sees what a session asked to be told of: silence, a port, what is new. (Output is in `matches`.)
+"""Tells what a session asked to be told of: silence, a port, what is new. (Output is in `matches`.)
 
-What a watch is, and what is kept of it, is in `holdfast._watches`. The keeper holds its place; an
-eye begins there and says each step from one place to the next, with what was seen.
+What a watch is, and what is kept of it, is in `holdfast.core.watch`; what sees that it holds is in
+`holdfast.detectors`. The keeper holds its place; a reporter begins there and says each step from
+one place to the next, with what was seen.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import time
 from base64 import b64encode
 
-from .._completion import TAIL_BYTES, joined_tail
-from .._errors import StoreError
-from .._watches import OPEN, TAKEN, listed, packed, streams_of
+from ..core.completion import TAIL_BYTES, joined_tail
+from ..core.errors import StoreError
+from ..core.watch import OPEN, TAKEN, listed, packed, streams_of
+from ..detectors.port import PortDetector
+from ..detectors.quiet import QuietDetector
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, ClassVar
 
-    from .._container import Container
-    from .._ports import Listener, Look
-    from .._watches import Watch
+    from ..core.watch import Watch
+    from ..linux.ports import Snapshot
     from .watched import Stream, Watched
 
 _FIRST_LOOK, _SLOWEST_LOOK = 0.05, 1.0
@@ -29,7 +30,7 @@ _SHARE = 50  # of the time, one part at most goes into looking for one port
 _SAME_LOOK = 0.02
 
 
-class WatchEye:
+class WatchReporter:
     def __init__(self, watched: Watched, watch: Watch) -> None:
         self.id: str = watch["id"]
         self.over = False
@@ -43,13 +44,13 @@ class WatchEye:
         self._cooled: float = watch["clock"] + self._cooldown if watch["told"] else 0.0
 
     def grown(self, now: float) -> None:
-        """Its process has written something."""
+        """Called when its process has written something."""
 
     def look(self, now: float) -> None:
         raise NotImplementedError
 
     def ended(self) -> None:
-        """Its process has ended: what there is to say of that."""
+        """Called when its process has ended: what there is to say of that."""
         self.over = True
 
     def _ends(self) -> list[int]:
@@ -80,7 +81,7 @@ class WatchEye:
         watched.say({"watch": watched.handle, "id": self.id, **said, **more})
 
     def _name(self, stream: Stream) -> str:
-        """Which stream something was seen in, where there are two."""
+        """The stream something was seen in, where there are two."""
         return stream.name if len(self._watched.streams) > 1 else ""
 
 
@@ -100,42 +101,33 @@ def last_of(streams: list[Stream], begins: list[int] | None = None) -> bytes:
     return joined_tail(out, *rest) if rest else out
 
 
-class QuietEye(WatchEye):
+class QuietReporter(WatchReporter):
     """Nothing was written for so long; said again only after new output."""
 
     def __init__(self, watched: Watched, watch: Watch) -> None:
         super().__init__(watched, watch)
         self._seconds: float = watch["quiet"]
-        self._seen: list[int] = []
-        self.grown(max(map(_last_output, self._streams)))
+        self._detector = QuietDetector(self._seconds, [stream.log for stream in self._streams])
+        self.grown(time.monotonic())
 
     def grown(self, now: float) -> None:
-        ends = self._ends()
-        if ends != self._seen:
-            self._seen = ends
-            self.due = max(now + self._seconds, self._cooled)
+        before, ends = self._detector.sizes, self._ends()
+        if ends != before:
+            self._detector.look(now, ends)
+            self.due = max(self._detector.due, self._cooled)
 
     def look(self, now: float) -> None:
         watched = self._watched
-        before = self._seen
-        watched.refresh()
-        if self._seen != before:
+        if watched.refresh() and not self._detector.look(now, self._ends()):
             return
         self.due = None
-        if watched.alive and before != self._place:
-            self._tell(now, before, f"{self._seconds:g}s", last_of(self._streams))
+        ends = self._detector.sizes
+        if watched.alive and ends != self._place:
+            self._tell(now, ends, f"{self._seconds:g}s", last_of(self._streams))
 
 
-def _last_output(stream: Stream) -> float:
-    now = time.monotonic()
-    try:
-        return now - max(0.0, time.time() - os.stat(stream.log.path).st_mtime)
-    except OSError:
-        return now
-
-
-class EveryEye(WatchEye):
-    """At an interval, what is new; nothing wakes us up for an interval without output."""
+class EveryReporter(WatchReporter):
+    """A watch at an interval; nothing wakes us up for an interval without output."""
 
     def __init__(self, watched: Watched, watch: Watch) -> None:
         super().__init__(watched, watch)
@@ -171,21 +163,19 @@ class EveryEye(WatchEye):
         return [(stream, at) for stream, at in places if stream.end > at]
 
 
-class PortEye(WatchEye):
+class PortReporter(WatchReporter):
     """A port: said when the process, or something it started, listens there; and if others do.
 
-    The kernel tells nobody of that, so it is asked again and again, up to once a second. One look
-    at its tables serves all who want to look at that moment.
+    It is looked for up to once a second. One look at the kernel's tables serves all who want to
+    look at that moment.
     """
 
-    _last: ClassVar[tuple[float, Look | None]] = (0.0, None)
+    _last: ClassVar[tuple[float, Snapshot | None]] = (0.0, None)
 
     def __init__(self, watched: Watched, watch: Watch) -> None:
         super().__init__(watched, watch)
-        self._port: int = watch["port"]
+        self._detector = PortDetector(watch["port"])
         self._step = _FIRST_LOOK
-        self._stranger = 0
-        self._inner = 0  # the first process in a container
 
     def grown(self, now: float) -> None:
         # A server mostly says so when it listens.
@@ -207,62 +197,26 @@ class PortEye(WatchEye):
             self.due = math.ceil(self.due * 4) / 4  # with others, to wake up less often
 
     def _look(self, now: float) -> None:
-        if self._watched.docker:
-            container = self._watched.container()
-            if container is None:
-                return  # it has not begun
-            if not container.on_this_machine or container.pid is None:
-                self._look_into(container, now)
-                return
-            self._inner = container.pid
-        listener, ours = self._listener(now)
-        if listener is None:
-            self._stranger = 0
-        elif ours:
-            self._see(now, OPEN, f"{self._port}, pid {listener.pid}", over=True)
-        elif self._place[0] < TAKEN:
-            # Seen twice: a server that is just being forked looks like a stranger for a moment.
-            if self._stranger == listener.inode:
-                line = f"{self._port}, taken by {listener}"
-                self._see(now, TAKEN, line, reason="taken")
-            self._stranger = listener.inode
-
-    def _look_into(self, container: Container, now: float) -> None:
-        from .._container import stays_open
-
-        ports = container.published(self._port)
-        if ports is None:
+        found = self._detector.look(self._watched.site, self._snapshot(now))
+        if found is None:
             return
-        inner, outer = ports
-        listener, _ = container.listener(inner, self._kernel(now))
-        if listener is not None or (container.pid is None and stays_open(outer)):
-            who = f", pid {listener.pid}" if listener and listener.pid else ""
-            self._see(now, OPEN, f"{inner} at {outer}{who}", over=True)
+        if found.facts is not None:
+            line = str(found.facts["port"])
+            for name, word in (("host_port", " at"), ("pid", ", pid")):
+                line += f"{word} {found.facts[name]}" if name in found.facts else ""
+            self._see(now, OPEN, line, over=True)
+        elif self._place[0] < TAKEN:
+            line = f"{self._detector.port}, taken by {found.stranger}"
+            self._see(now, TAKEN, line, reason="taken")
 
-    def _kernel(self, now: float) -> Look:
-        from .._ports import Look
+    def _snapshot(self, now: float) -> Snapshot:
+        from ..linux.ports import Snapshot
 
-        at, look = PortEye._last
+        at, look = PortReporter._last
         if look is None or now - at > _SAME_LOOK:
-            look = Look()
-            PortEye._last = now, look
+            look = Snapshot()
+            PortReporter._last = now, look
         return look
-
-    def _listener(self, now: float) -> tuple[Listener | None, bool]:
-        """Who would answer there, and whether it is ours."""
-        from .._ports import addresses
-
-        look = self._kernel(now)
-        where = addresses("localhost")
-        if not look.serving(self._port, where):
-            return None, False
-        watched = self._watched
-        if watched.docker:
-            ours = look.descendants(self._inner)
-        else:
-            ours = look.family(watched.pid, watched.handle, watched.started)
-        listener = look.owner(self._port, where, ours)
-        return listener, listener is not None and listener.pid in ours
 
     def _see(self, now: float, place: int, line: str, **more: Any) -> None:
         self._tell(now, [place], line, last_of(self._watched.streams), **more)

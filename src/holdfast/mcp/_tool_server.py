@@ -1,0 +1,325 @@
+"""The MCP server: requests of both protocol eras, answered by the session of their connection."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import mcp_types as types
+from mcp.server.lowlevel import NotificationOptions, Server
+from mcp.shared.exceptions import MCPError
+
+from ..core.errors import HoldfastError, NotFound
+from ..core.home import check_session, new_session
+from ..tools import Result
+from . import _advertised, _resources
+from ._limits import patience_of
+from ._push import Push
+from ._session import Session, Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from mcp.server.context import ServerRequestContext
+    from mcp.server.session import ServerSession
+
+    Context = ServerRequestContext["Connections", Any]
+    Answer = dict[str, Any]
+
+MODERN = "2026"
+# What 2026-07-28 wants in every result; the package leaves it out for older clients.
+_COMPLETE: Answer = {"resultType": "complete"}
+_UNCACHED: Answer = {**_COMPLETE, "ttlMs": 0, "cacheScope": "private"}
+_OLD_NOT_FOUND = -32002
+_SETTLE = 1.0  # seconds for what was said before the end of input
+_TURNS = 5  # of the event loop without anything left to do
+_STOPPING = (
+    "the server was told to stop before this was over. Nothing was undone: what was started goes "
+    "on, and the next connection in this directory is told of it"
+)
+
+
+class Connection:
+    """One client: its session with us, and what it wants to be told."""
+
+    def __init__(self, settings: Settings, session: str) -> None:
+        self.session = Session(settings, session)
+        self.push = Push(self.session, settings.channel)
+
+    async def close(self, orderly: bool) -> None:
+        self.push.close()
+        await (self.session.end() if orderly else self.session.let_go())
+
+
+def connection_key(id: str | None, name: str | None) -> str:
+    """The key that tells clients apart over HTTP: an older one has an id."""
+    return f"name {name or ''}" if id is None else f"id {id}"
+
+
+class Connections:
+    """Every connection there is, by the key that tells clients apart, and the calls under way.
+
+    On stdio there is one. Over HTTP an older client has an id; newer ones have none by design, and
+    belong to the session that the address names, or else to that of the whole server.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.by_key: dict[str, Connection] = {}
+        self.calls: set[asyncio.Task[Result]] = set()
+        self.stopping = False
+
+    def of(self, ctx: Context) -> Connection:
+        name = self.settings.session
+        key = ""
+        if ctx.request is not None:
+            named = ctx.request.query_params.get("session")
+            try:
+                name = name or (named and check_session(named)) or None
+            except HoldfastError as error:
+                raise MCPError(types.INVALID_PARAMS, str(error)) from None
+            id = ctx.request.headers.get("mcp-session-id", "")
+            key = connection_key(None if ctx.protocol_version >= MODERN else id, name)
+        connection = self.open(key, name)
+        connection.push.to = ctx.session
+        connection.push.begin()
+        return connection
+
+    def open(self, key: str, name: str | None = None) -> Connection:
+        connection = self.by_key.get(key)
+        if connection is None:
+            connection = Connection(self.settings, name or new_session())
+            self.by_key[key] = connection
+        return connection
+
+    async def ended(self, key: str, *, orderly: bool) -> None:
+        """A client is gone; `--on-exit` counts more than how it went."""
+        connection = self.by_key.pop(key, None)
+        if connection is not None:
+            how = self.settings.on_exit
+            await connection.close(orderly if how is None else how == "stop")
+
+    async def lost(self, key: str, *, forget: bool) -> None:
+        """A client seems to be gone; unless it is forgotten it may come back to its session."""
+        connection = self.by_key.get(key)
+        if connection is not None:
+            await connection.close(orderly=self.settings.on_exit == "stop")
+            if forget:
+                self.by_key.pop(key, None)
+
+    async def close(self) -> None:
+        """The server ends: to every client that is still there it looks like a loss."""
+        ends = [self.ended(key, orderly=False) for key in list(self.by_key)]
+        await asyncio.gather(*ends, return_exceptions=True)
+
+    async def settle(self, unheard: Callable[[], int]) -> None:
+        """No more will be said: let what was said before get to the keeper, for a moment."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _SETTLE
+        quiet = 0
+        while quiet < _TURNS and loop.time() < until:
+            busy = bool(unheard() or self.calls)
+            quiet = 0 if busy else quiet + 1
+            await asyncio.sleep(0.01 if busy else 0)
+
+    def stop(self) -> None:
+        """Answer whoever waits; what they wait for goes on."""
+        self.stopping = True
+        for task in self.calls:
+            task.cancel()
+        for connection in self.by_key.values():
+            connection.push.finish()
+
+
+class ToolServer(Server[Connections]):
+    """The package's server, with the capabilities that we advertise in both eras."""
+
+    channel = False
+
+    def get_capabilities(
+        self,
+        notification_options: NotificationOptions | None = None,
+        experimental_capabilities: dict[str, dict[str, Any]] | None = None,
+        extensions: dict[str, dict[str, Any]] | None = None,
+        *,
+        protocol_version: str | None = None,
+    ) -> types.ServerCapabilities:
+        found = super().get_capabilities(
+            notification_options,
+            experimental_capabilities,
+            extensions,
+            protocol_version=protocol_version,
+        )
+        offered = _advertised.capabilities(channel=self.channel)
+        ours = types.ServerCapabilities.model_validate(offered)
+        return found.model_copy(update={name: getattr(ours, name) for name in offered})
+
+
+def build(connections: Connections) -> ToolServer:
+    tools = Session(
+        connections.settings, "unused"
+    ).tools  # for what they are; its session is never held
+    definitions = tools.definitions("mcp")
+    schemas = {each["name"]: each["inputSchema"] for each in definitions}
+
+    async def list_tools(ctx: Context, params: Any) -> Answer:
+        connections.of(ctx)
+        return {**_UNCACHED, "tools": definitions}
+
+    async def call_tool(ctx: Context, params: types.CallToolRequestParams) -> Answer:
+        if params.name not in tools.callable:
+            raise MCPError(types.INVALID_PARAMS, _unknown_tool(params.name, tools.names))
+        return await _call(connections, ctx, params)
+
+    async def list_resources(ctx: Context, params: Any) -> Answer:
+        return {
+            **_UNCACHED,
+            "resources": await _resources.listed(connections.of(ctx).session.client),
+        }
+
+    async def list_templates(ctx: Context, params: Any) -> Answer:
+        return {**_UNCACHED, "resourceTemplates": _resources.TEMPLATES}
+
+    async def read_resource(ctx: Context, params: types.ReadResourceRequestParams) -> Answer:
+        uri = str(params.uri)
+        try:
+            content = await _resources.read(connections.of(ctx).session.client, uri)
+        except NotFound as error:
+            code = types.INVALID_PARAMS if ctx.protocol_version >= MODERN else _OLD_NOT_FOUND
+            raise MCPError(code, readable(str(error)), {"uri": readable(uri)}) from None
+        return {**_UNCACHED, "contents": [content]}
+
+    async def subscribe(ctx: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
+        connection, uri = connections.of(ctx), str(params.uri)
+        try:
+            await _resources.check(connection.session.client, uri)
+        except NotFound as error:
+            raise MCPError(_OLD_NOT_FOUND, readable(str(error)), {"uri": readable(uri)}) from None
+        await connection.push.subscribe(uri)
+        return types.EmptyResult()
+
+    async def unsubscribe(
+        ctx: Context, params: types.UnsubscribeRequestParams
+    ) -> types.EmptyResult:
+        connections.of(ctx).push.unsubscribe(str(params.uri))
+        return types.EmptyResult()
+
+    async def listen(
+        ctx: Context, params: types.SubscriptionsListenRequestParams
+    ) -> types.SubscriptionsListenResult:
+        return await connections.of(ctx).push.listen(ctx, params)
+
+    server = ToolServer(
+        _advertised.NAME,
+        version=_advertised.VERSION,
+        title=_advertised.TITLE,
+        instructions=tools.dialect.instructions or None,
+        on_subscriptions_listen=listen,
+        get_tool_input_schema=schemas.get,
+    )
+    server.channel = connections.settings.channel
+    server.middleware.clear()  # it has tracing, which nobody asked for
+    for method, kind, handler in (
+        ("tools/list", types.PaginatedRequestParams, list_tools),
+        ("tools/call", types.CallToolRequestParams, call_tool),
+        ("resources/list", types.PaginatedRequestParams, list_resources),
+        ("resources/templates/list", types.PaginatedRequestParams, list_templates),
+        ("resources/read", types.ReadResourceRequestParams, read_resource),
+        ("resources/subscribe", types.SubscribeRequestParams, subscribe),
+        ("resources/unsubscribe", types.UnsubscribeRequestParams, unsubscribe),
+    ):
+        server.add_request_handler(method, kind, _guarded(handler))
+    return server
+
+
+async def _call(
+    connections: Connections, ctx: Context, params: types.CallToolRequestParams
+) -> Answer:
+    session = connections.of(ctx).session
+    token = (ctx.meta or {}).get("progress_token")
+
+    async def progress(seconds: float, text: str) -> None:
+        await ctx.session.report_progress(seconds, None, text)
+
+    patience = connections.settings.patience
+    if patience is None:
+        patience = patience_of(_client_name(ctx.session), token is not None)
+    call = session.call(
+        params.name, params.arguments or {}, patience, None if token is None else progress
+    )
+    # A task of its own, so that `stop` can end the wait and this can still answer.
+    task = asyncio.get_running_loop().create_task(call)
+    connections.calls.add(task)
+    task.add_done_callback(connections.calls.discard)
+    try:
+        result = await task
+    except asyncio.CancelledError:
+        mine = asyncio.current_task()
+        if not connections.stopping or (mine is not None and mine.cancelling()):
+            raise
+        return _answer({"error": _STOPPING, "code": "stopping"}, _STOPPING, error=True)
+    except Exception as error:
+        text = _in_words(error)
+        return _answer({"error": text, "code": getattr(error, "code", "error")}, text, error=True)
+    return _answer(result, result.text, error=result.is_error)
+
+
+def _answer(data: Answer, text: str, *, error: bool) -> Answer:
+    return {
+        **_COMPLETE,
+        "content": [{"type": "text", "text": text}],
+        "structuredContent": dict(data),
+        "isError": error,
+    }
+
+
+def _encodable(data: Answer) -> Answer:
+    """Replace halves of characters, which file names may have and no client could read."""
+    text = json.dumps(data, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        found: Answer = json.loads(text.encode("utf-8", "replace"))
+        return found
+    return data
+
+
+def readable(text: str) -> str:
+    """Replace halves of characters."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _guarded(
+    handler: Callable[[Context, Any], Awaitable[Any]],
+) -> Callable[[Context, Any], Awaitable[Any]]:
+    """Wrap a handler: what goes wrong is said in one line, with what to do next."""
+
+    async def guarded(ctx: Context, params: Any) -> Any:
+        try:
+            answer = await handler(ctx, params)
+            return _encodable(answer) if isinstance(answer, dict) else answer
+        except MCPError:
+            raise
+        except Exception as error:
+            raise MCPError(types.INTERNAL_ERROR, readable(_in_words(error))) from None
+
+    return guarded
+
+
+def _in_words(error: Exception) -> str:
+    if isinstance(error, HoldfastError):
+        return str(error)
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{error.strerror or error}; `holdfast doctor` may know why"
+    return f"unexpected {type(error).__name__}: {error}; please report this"
+
+
+def _client_name(session: ServerSession) -> str | None:
+    params = session.client_params
+    return None if params is None else params.client_info.name
+
+
+def _unknown_tool(name: str, names: list[str]) -> str:
+    return f"there is no tool {name[:60]!r}; there are {', '.join(names)}"

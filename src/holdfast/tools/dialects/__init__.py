@@ -1,0 +1,1 @@
+"""The vocabularies that models know, one module each; `tools` says what they share."""
