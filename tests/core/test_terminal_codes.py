@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.completion import clean_text
+from holdfast.core.completion_text import clean_text
 from holdfast.core.terminal_codes import without_codes
 from holdfast.output.log import Log
 from holdfast.output.plain import clean_line, shown_line

@@ -28,7 +28,7 @@ import holdfast
 from holdfast import KeeperError, SpawnError, SyncClient, SyncProcess, connect
 from holdfast.core.home import Home
 from holdfast.keeper.channel import Channel
-from holdfast.keeper.held import Held
+from holdfast.keeper.held_fds import Held
 from holdfast.keeper.loop import IN, Loop
 from holdfast.linux.cgroup import own_groups
 from holdfast.linux.kernel import stat

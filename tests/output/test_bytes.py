@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import Event, SyncClient, SyncProcess
-from holdfast.core.completion import clean_tail, clean_text
+from holdfast.core.completion_text import clean_tail, clean_text
 from holdfast.core.record import duration_text
 from holdfast.testing import wait_until
 

@@ -27,7 +27,7 @@ from holdfast.output.log import Log
 
 from ..terminal.escape_filter import EscapeFilter
 from ._crop import frame
-from ._person import LEAVE_ALTERNATE, Person
+from ._own_terminal import LEAVE_ALTERNATE, Person
 from ._typing import Typist
 
 TYPE_CHECKING = False

@@ -99,7 +99,7 @@ def _show(args: Namespace, process: SyncProcess, stream: Stream) -> None:
     elif args.plain:
         _plain(outputs, FDS[stream])
     elif process.record.capabilities.terminal and os.isatty(1) and _render.can_draw():
-        from ._person import show_all
+        from ._own_terminal import show_all
 
         show_all(outputs)
     else:
@@ -122,7 +122,7 @@ class _Plain:
         self._held = b""
 
     def decode(self, data: bytes, final: bool = False) -> str:
-        from holdfast.core.completion import clean_text
+        from holdfast.core.completion_text import clean_text
 
         data = self._held + data
         whole = final or len(data) > _LONGEST_LINE

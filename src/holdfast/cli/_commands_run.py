@@ -452,7 +452,7 @@ def _seen(process: SyncProcess, code: int) -> int:
 def _copy_all(process: SyncProcess, stream: Stream) -> None:
     outputs = process.follow(stream=stream)
     if process.record.capabilities.terminal and os.isatty(1) and _render.can_draw():
-        from ._person import show_all
+        from ._own_terminal import show_all
 
         show_all(outputs)
         return

@@ -50,10 +50,10 @@ def _checks() -> Iterator[Check]:
     yield from _programs()
     home = Home.locate()
     from ._doctor_agents import hook_check, mcp_check
-    from ._doctor_contain import contain_checks
+    from ._doctor_containment import contain_checks
     from ._doctor_docker import docker_checks
     from ._doctor_home import home_checks
-    from ._doctor_place import place_check
+    from ._doctor_lifetime import place_check
 
     yield from contain_checks(home)
     yield from docker_checks(home)

@@ -24,7 +24,7 @@ from holdfast.core.errors import HoldfastError, NotFound, Unsupported
 from holdfast.linux.inotify import Watch
 from holdfast.linux.kernel import send_signal
 
-from ._person import LEAVE_ALTERNATE, PLAIN, foreground_modes, restore, set_modes, set_raw
+from ._own_terminal import LEAVE_ALTERNATE, PLAIN, foreground_modes, restore, set_modes, set_raw
 from ._streams import listen
 
 TYPE_CHECKING = False

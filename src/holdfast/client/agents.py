@@ -71,7 +71,7 @@ class Agent:
         return await self._done(success)
 
     async def _done(self, success: bool, error: BaseException | None = None) -> AgentRecord:
-        from ..core.completion import TAIL_BYTES
+        from ..core.completion_text import TAIL_BYTES
 
         path = self.record.output_file
         found = await self._client._link.run_in_thread(lambda: read_tail(path, TAIL_BYTES))

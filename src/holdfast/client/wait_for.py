@@ -311,7 +311,7 @@ class Waiting:
 
     def _tail(self, situation: Situation, starts: dict[str, int]) -> str:
         """The end of what it wrote since the wait began, or before its end: stderr after stdout."""
-        from ..core.completion import clean_tail
+        from ..core.completion_text import clean_tail
 
         text = ""
         for stream, log in situation.logs.items():

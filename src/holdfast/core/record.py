@@ -604,7 +604,7 @@ class Member:
     tail: bytes = b""
 
     def public(self) -> dict[str, Any]:
-        from .completion import clean_tail
+        from .completion_text import clean_tail
 
         data = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "tail"}
         data["tail"] = clean_tail(self.tail)
@@ -670,12 +670,12 @@ class Event:
     @property
     def text(self) -> str:
         """The message to inject into the agent's conversation."""
-        from .completion import completion_text
+        from .completion_text import completion_text
 
         return completion_text(self)
 
     def public(self) -> dict[str, Any]:
-        from .completion import clean_tail
+        from .completion_text import clean_tail
 
         data = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "tail"}
         data["members"] = [member.public() for member in self.members]

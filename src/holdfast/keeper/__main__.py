@@ -20,9 +20,9 @@ sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(
 
 from holdfast.core.home import Home
 from holdfast.keeper.guard import Guard
-from holdfast.keeper.held import Table
+from holdfast.keeper.held_fds import Table
 from holdfast.keeper.presence import bind, open_log, write_lock
-from holdfast.keeper.renew import read_state
+from holdfast.keeper.reexec import read_state
 from holdfast.keeper.worker import run_worker
 from holdfast.linux import cgroup, kernel
 

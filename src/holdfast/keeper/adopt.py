@@ -19,7 +19,7 @@ from ..core.machine import boot_id
 from ..core.record import Record
 from ..linux import kernel
 from ..linux.tty import open_terminal
-from .held import Held
+from .held_fds import Held
 from .launch import FD_STORE
 
 TYPE_CHECKING = False

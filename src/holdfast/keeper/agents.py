@@ -22,13 +22,13 @@ import time
 from dataclasses import replace
 
 from ..core.agent_record import AgentRecord, agent_event_id, load_agent, load_agents, no_agent
-from ..core.completion import TAIL_BYTES
+from ..core.completion_text import TAIL_BYTES
 from ..core.errors import BadRequest, HoldfastError
 from ..core.home import Home, file_name, make_private_directory, replace_private, unlink
 from ..core.machine import boot_id
 from ..core.record import rfc3339
 from ..linux import kernel
-from .files import drop
+from .damaged_files import drop
 from .journal import say
 from .loop import IN
 

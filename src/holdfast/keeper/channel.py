@@ -15,7 +15,7 @@ import struct
 import time
 
 from ..linux import kernel
-from .held import shape, ticks
+from .held_fds import shape, ticks
 from .journal import say
 from .watchdog import LOOK, STOPPED_LOOKS
 
@@ -23,7 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .held import Held
+    from .held_fds import Held
 
 _UNHEARD = 64  # messages in the channel, which holds some 200, until the guard is nudged
 

@@ -11,8 +11,8 @@ from ..core.home import unusable
 from ..core.log_head import Tally
 from ..core.record import ExitNote, Record, signal_name
 from ..linux import kernel, tty
-from .files import is_for_now, put_aside
-from .held import Held, note_of
+from .damaged_files import is_for_now, put_aside
+from .held_fds import Held, note_of
 from .journal import say
 from .launch import open_writer
 from .log_writer import LogWriter

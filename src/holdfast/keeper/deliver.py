@@ -11,14 +11,14 @@ import binascii
 import os
 import time
 
-from ..core.completion import TAIL_BYTES, joined_tail
+from ..core.completion_text import TAIL_BYTES, joined_tail
 from ..core.home import Home, unusable
 from ..core.outbox import OutboxWriter, end_event_id, input_event_id, watch_event_id
 from ..core.record import rfc3339
 from ..core.store import Store
 from ..core.watch import advance, catch_up, condition, is_live, key
-from .files import clear_way, clear_way_for_directory, is_for_now
-from .gather import Gatherings
+from .damaged_files import clear_way, clear_way_for_directory, is_for_now
+from .group_end import Gatherings
 from .journal import say
 
 TYPE_CHECKING = False

@@ -41,7 +41,7 @@ from ..core.home import Home
 from ..core.store import Store
 from ..linux import inotify, kernel
 from .channel import Ends
-from .held import DESCRIPTORS, Held, note_of, received
+from .held_fds import DESCRIPTORS, Held, note_of, received
 from .watchdog import LOOK, Pulse, Watchdog
 
 TYPE_CHECKING = False
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .channel import Channel
-    from .held import Table
+    from .held_fds import Table
 
 _MESSAGE = 65536
 _CLAIM_TRIES = 200

@@ -20,7 +20,7 @@ from ..core.home import BadFile
 from ..core.store import Store
 from ..linux.kernel import MARK
 from . import clone
-from .held import Held
+from .held_fds import Held
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

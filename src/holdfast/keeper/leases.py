@@ -19,7 +19,7 @@ from ..core.errors import StoreError
 from ..core.home import Home, make_private_directory, read_private, replace_private
 from ..core.machine import boot_id
 from ..linux import kernel
-from .files import drop, is_for_now, put_aside
+from .damaged_files import drop, is_for_now, put_aside
 from .journal import say
 from .loop import IN
 

@@ -24,7 +24,7 @@ from ..core.errors import StoreError
 from ..core.home import open_private, unlink
 from ..core.log_head import LogHead, Tally, broken_head, read_head, spoil_head, write_head
 from ..linux import kernel
-from .files import clear_way, is_for_now, put_aside
+from .damaged_files import clear_way, is_for_now, put_aside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ import time
 from ..core.errors import BadRequest, NotFound, StoreError
 from ..core.home import check_session, make_private_directory, read_private, replace_private
 from ..core.record import Record
-from .held import brief
+from .held_fds import brief
 from .journal import say
 
 TYPE_CHECKING = False

@@ -32,7 +32,7 @@ from ..core.home_lock import locked
 from ..core.machine import machine
 from ..core.version import __version__
 from ..linux import inotify, kernel
-from .files import clear_way, clear_way_for_directory
+from .damaged_files import clear_way, clear_way_for_directory
 from .journal import say
 from .loop import IN
 

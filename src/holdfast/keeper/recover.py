@@ -29,8 +29,8 @@ from ..core.record import DEFAULT_SESSION, ExitNote, Record, rfc3339, signal_num
 from ..core.watch import is_live
 from ..linux import cgroup, kernel
 from . import adopt
-from .files import is_for_now
-from .held import brief
+from .damaged_files import is_for_now
+from .held_fds import brief
 from .journal import say
 
 TYPE_CHECKING = False
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..core.index import Ended
-    from .held import Held
+    from .held_fds import Held
     from .worker import Worker
 
 _AT_ONCE = 50

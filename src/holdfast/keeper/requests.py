@@ -40,7 +40,7 @@ from ..linux import kernel, sandbox
 from . import agents, launch
 from .child import Child, clear_log, log_writer
 from .connection import Connection
-from .files import put_aside
+from .damaged_files import put_aside
 from .journal import say
 from .modes import runner
 from .modes.base import Order

@@ -34,11 +34,10 @@ from .child import Child
 from .connection import Connection
 from .containment import Containment
 from .deliver import Delivery
-from .held import Held
-from .helper import Helpers
+from .held_fds import Held
 from .journal import say
 from .leases import Leases
-from .lives import Lives
+from .life_cycle import Lives
 from .loop import IN, Loop
 from .lost_sessions import Adoptions
 from .modes import Modes, runner
@@ -46,12 +45,13 @@ from .orphan_sweep import Origin, Sweep, Sweeps
 from .presence import Presence
 from .receipt import Receipt
 from .recover import recover
-from .renew import renew
+from .reexec import renew
 from .requests import Verbs, seconds, translated
 from .retention import Retention, open_long_logs, shred
+from .run_program import Helpers
 from .stop import Stopping
 from .watchdog import LOOK, STOPPED_LOOKS
-from .watching import Watching
+from .watcher_process import Watching
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
     from .channel import Channel
     from .guard import Guard
-    from .held import Table
+    from .held_fds import Table
     from .loop import Timer
 
 _REAP_DELAY = 0.05

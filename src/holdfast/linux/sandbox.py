@@ -5,7 +5,8 @@ Mounts do not close everything: the rest, `lockdown` does in there before it bec
 
 What must not be reached may lie in the directory that is written to: homes of keepers, who would
 run anything for whoever has their socket. They are covered there, and nothing on the way to them
-can be renamed (`linux/cover.py`). The program that we are is read-only: it makes the next sandbox.
+can be renamed (`linux/masked_paths.py`). The program that we are is read-only: it makes the next
+sandbox.
 
 Bubblewrap stays as the parent of what it runs. Signals go to the whole process group, so it must
 survive those that the command is to handle by itself: it is started with them ignored, and
@@ -21,7 +22,7 @@ import sys
 
 from ..core.environment import program_path
 from ..core.errors import BadDirectory, BadRequest, NotExecutable, Unavailable
-from . import cover
+from . import masked_paths
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -168,7 +169,7 @@ def arguments(
         root = os.path.realpath(root)
         directory, name = os.path.split(os.path.join(cwd, program))
         named = os.path.realpath(directory)
-        if any(cover.is_within(directory, path) for path in hidden):
+        if any(masked_paths.is_within(directory, path) for path in hidden):
             program = os.path.join(named, name)  # links in there are not to be seen either
         if any(_is_in(named, path) for path in hidden) and not _is_in(named, root):
             raise NotExecutable(
@@ -214,19 +215,21 @@ def _protected(
     for path in homes:
         if _is_in(root, path):
             raise BadDirectory(f"{root} is in holdfast's own home, which no sandbox sees")
-        link = cover.loose_link(path, [root])
+        link = masked_paths.loose_link(path, [root])
         if link is not None:
             raise BadDirectory(
                 f"the way to the home {path} goes through the link {link}, which a command in "
                 f"{root} could turn elsewhere; set HOLDFAST_HOME to {os.path.realpath(path)}, or "
                 "give another cwd"
             )
-        why = cover.make(path) if _is_in(path, root) else None
+        why = masked_paths.make(path) if _is_in(path, root) else None
         if why is not None:
             raise BadDirectory(f"the home {path} cannot be covered: {why}; give another cwd")
     there = [path for path in (*homes, *ways_out) if os.path.exists(path)]
     found: list[str] = []
-    for how, path in cover.mounts(root, there, [path for path in fixed if os.path.exists(path)]):
+    for how, path in masked_paths.mounts(
+        root, there, [path for path in fixed if os.path.exists(path)]
+    ):
         bind = "--ro-bind" if how == "fix" else "--bind"
         found += _cover(path) if how == "cover" else [bind, path, path]
     return found
@@ -282,7 +285,7 @@ def _homes_of_processes() -> list[str]:
 
 
 def _is_in(path: str, directory: str) -> bool:
-    return cover.is_within(os.path.realpath(path), os.path.realpath(directory))
+    return masked_paths.is_within(os.path.realpath(path), os.path.realpath(directory))
 
 
 def _loads(name: str) -> bool:

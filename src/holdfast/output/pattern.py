@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from ..core.completion import clean_text
+from ..core.completion_text import clean_text
 from ..core.errors import BadRequest, Unavailable
 
 TYPE_CHECKING = False

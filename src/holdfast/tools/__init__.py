@@ -22,7 +22,7 @@ from ..client.labels import labelled, note
 from ..core.errors import BadRequest, HoldfastError
 from ..core.units import parse_patience
 from ._confinement import Confinement, confinement
-from ._imitation import told_apart
+from ._forged_notices import told_apart
 from ._schema import check
 from ._tool import Call, Reply, Result, published
 

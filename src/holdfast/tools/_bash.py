@@ -10,7 +10,7 @@ import codecs
 import os
 import re
 
-from ..core.completion import TAIL_BYTES, clean_tail
+from ..core.completion_text import TAIL_BYTES, clean_tail
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

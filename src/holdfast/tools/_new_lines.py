@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from ..core.completion import clean_text
+from ..core.completion_text import clean_text
 from ..output.plain import CODES_BYTES
 from ..output.view import read_range, view
 

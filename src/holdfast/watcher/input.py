@@ -25,7 +25,7 @@ from ..output.prompt import prompt_of
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..linux.input_evidence import Seen
-    from .watched import Watched
+    from .watched_process import Watched
 
 _QUIET = 0.08
 _AGREE = 0.06

@@ -9,7 +9,7 @@ import sys
 import time
 
 from .changes import Changes
-from .watched import Watched
+from .watched_process import Watched
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

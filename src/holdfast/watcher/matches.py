@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..core.watch import Watch
     from ..detectors.output import Hit
     from ..output.pattern import Pattern
-    from .watched import Stream, Watched
+    from .watched_process import Stream, Watched
 
 _UNFINISHED = 0.3
 _PACE = 0.01

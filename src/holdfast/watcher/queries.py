@@ -11,7 +11,7 @@ from base64 import b64encode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .watched import Watched
+    from .watched_process import Watched
 
 QUERY = re.compile(
     rb"\x1b(?:"

@@ -11,7 +11,7 @@ import math
 import time
 from base64 import b64encode
 
-from ..core.completion import TAIL_BYTES, joined_tail
+from ..core.completion_text import TAIL_BYTES, joined_tail
 from ..core.errors import StoreError
 from ..core.watch import OPEN, TAKEN, listed, packed, streams_of
 from ..detectors.port import PortDetector
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from ..core.watch import Watch
     from ..linux.ports import Snapshot
-    from .watched import Stream, Watched
+    from .watched_process import Stream, Watched
 
 _FIRST_LOOK, _SLOWEST_LOOK = 0.05, 1.0
 _SHARE = 50  # of the time, one part at most goes into looking for one port

@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ...core.record import Record
     from ...core.types import ModeName
-    from ..held import Held
+    from ..held_fds import Held
     from ..worker import Worker
     from .base import Mode
     from .tmux import Start

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ...core.types import ModeName
     from ..child import Child
     from ..containment import Plan
-    from ..held import Held
+    from ..held_fds import Held
     from ..launch import Action, Ends
     from ..worker import Worker
 

@@ -10,7 +10,7 @@ from .base import Mode
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ...core.record import Record
-    from ..held import Held
+    from ..held_fds import Held
     from ..launch import Action, Ends
     from ..worker import Worker
 

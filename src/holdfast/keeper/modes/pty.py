@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ...core.record import Record
     from ..child import Child
-    from ..held import Held
+    from ..held_fds import Held
     from ..launch import Action, Ends
     from ..worker import Worker
     from .base import Typed

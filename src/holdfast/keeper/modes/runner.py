@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from ...core.store import Store
     from ..child import Child
-    from ..held import Held
+    from ..held_fds import Held
     from ..launch import Action, Ends
     from ..worker import Worker
     from .base import Typed

@@ -35,7 +35,7 @@ from ...core.record import Record
 from ...linux import cgroup, kernel
 from ...linux.tty import open_terminal
 from .. import adopt, launch
-from ..held import Held, brief
+from ..held_fds import Held, brief
 from ..journal import say
 from ..loop import IN
 from .base import Mode

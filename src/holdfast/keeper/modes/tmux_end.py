@@ -26,7 +26,7 @@ from ...core import tmux_server
 from ...core.home import replace_private
 from ...core.record import ExitNote, signal_name
 from ...linux import kernel
-from ..held import note_of
+from ..held_fds import note_of
 from ..journal import say
 from ..orphan_sweep import Origin, leftovers
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from typing import ClassVar
 
     from ..child import Child
-    from ..held import Held
+    from ..held_fds import Held
     from ..worker import Worker
     from .tmux import Tmux
 

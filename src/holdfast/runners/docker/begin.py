@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import time
 
-from . import inside, ports
+from . import exec_inside, ports
 from .container import Container, init_is_gone, name_of
 from .engine import Engine, EngineError
 from .follow import Follower
@@ -202,15 +202,15 @@ def _pull(engine: Engine, spec: dict[str, Any], reports: Reports, signals: Signa
 
 def begin_inside(
     spec: dict[str, Any], reports: Reports, signals: SignalForwarder
-) -> tuple[inside.Inside, Follower]:
+) -> tuple[exec_inside.Inside, Follower]:
     engine = Engine(spec["socket"])
     name = spec["exec"]
     try:
-        container_id, exec_id = inside.create(engine, spec)
+        container_id, exec_id = exec_inside.create(engine, spec)
         saved = _make_resume_state(
             reports, spec, container=name, id=container_id, exec=exec_id, skip=0
         )
-        target = inside.Inside(engine, spec["handle"], saved.request)
+        target = exec_inside.Inside(engine, spec["handle"], saved.request)
         follower = Follower(target, saved, (0, 0), signals)
         follower.attach(first=True)
         signals.serve(target, saved)
@@ -236,9 +236,9 @@ def begin_inside(
 
 def go_on_inside(
     handle: str, reports: Reports, sizes: tuple[int, int], signals: SignalForwarder
-) -> tuple[inside.Inside, Follower]:
+) -> tuple[exec_inside.Inside, Follower]:
     saved = find_resume_state(reports)
-    target = inside.Inside(Engine(saved.request["socket"]), handle, saved.request)
+    target = exec_inside.Inside(Engine(saved.request["socket"]), handle, saved.request)
     target.pid = reports.said().get("pid") or 0
     follower = Follower(target, saved, sizes, signals)
     signals.serve(target, saved)

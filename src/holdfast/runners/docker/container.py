@@ -6,7 +6,7 @@ import json
 import os
 import time
 
-from ...linux import cover
+from ...linux import masked_paths
 from .engine import Engine, EngineError
 from .frames import nanoseconds
 from .link import store_request
@@ -192,7 +192,7 @@ def _protected(spec: dict[str, Any], mounts: list[dict[str, Any]]) -> list[dict[
     every = [spec["home"], *spec["homes"]]
     writable = [mount["Source"] for mount in mounts if not mount["ReadOnly"]]
     for mount in mounts:
-        if any(cover.is_within(_real(mount["Source"]), _real(home)) for home in every):
+        if any(masked_paths.is_within(_real(mount["Source"]), _real(home)) for home in every):
             raise _bad(
                 f"{mount['Source']} is in holdfast's own home, which no container gets to see; "
                 "give another directory"
@@ -208,10 +208,10 @@ def _protected(spec: dict[str, Any], mounts: list[dict[str, Any]]) -> list[dict[
         covered = [home for home in homes if os.path.exists(home)]
         fixed = spec["fixed"] if working else []
         sources = [other["Source"] for other in mounts]
-        for how, path in cover.mounts(source, covered, fixed, sources):
+        for how, path in masked_paths.mounts(source, covered, fixed, sources):
             inner = os.path.relpath(path, source)
             target = os.path.normpath(f"{mount['Target']}/{inner}")
-            over = [other for other in mounts if cover.is_within(target, other["Target"])]
+            over = [other for other in mounts if masked_paths.is_within(target, other["Target"])]
             if max(over, key=lambda other: len(os.path.normpath(other["Target"]))) is not mount:
                 continue
             if how == "cover":
@@ -225,13 +225,13 @@ def _check_homes(homes: list[str], source: str) -> None:
     """Raise for a home that cannot be covered, in a directory that is written to."""
     for home in homes:
         _check_link(home, [source])
-        why = cover.make(home) if cover.is_within(_real(home), source) else None
+        why = masked_paths.make(home) if masked_paths.is_within(_real(home), source) else None
         if why is not None:
             raise _bad(f"the home {home} cannot be covered: {why}; give another directory")
 
 
 def _check_link(path: str, writable: list[str]) -> None:
-    link = cover.loose_link(path, writable)
+    link = masked_paths.loose_link(path, writable)
     if link is not None:
         raise _bad(
             f"the way to {path} goes through the link {link}, which a container could turn "

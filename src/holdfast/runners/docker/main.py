@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .begin import Life
+    from .exec_inside import Inside
     from .follow import Follower
-    from .inside import Inside
     from .resume_state import ResumeState
     from .target import State
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import time
 
-from ...core.completion import clean_text
+from ...core.completion_text import clean_text
 from ...core.errors import ExitError, NotFound, NotRunning
 from ...core.quote import as_name, one_line
 from ...core.record import Exit, rfc3339
-from .._imitation import told_apart
+from .._forged_notices import told_apart
 from .._tool import Reply, Tool
 
 TYPE_CHECKING = False

@@ -15,14 +15,14 @@ import os
 import time
 
 from ...core import environment
-from ...core.completion import clean_text
+from ...core.completion_text import clean_text
 from ...core.cursors import load_cursor, save_cursor
 from ...core.errors import BadRequest, LimitReached, NotFound, NotRunning, Unsupported
 from ...core.home import new_handle
 from ...core.quote import one_line
 from ...core.record import Exit
 from .._dialect import Dialect
-from .._imitation import told_apart
+from .._forged_notices import told_apart
 from .._tool import Reply, Tool
 
 TYPE_CHECKING = False

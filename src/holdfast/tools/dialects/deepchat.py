@@ -18,7 +18,7 @@ from ...core.errors import BadRequest, NotFound, NotRunning, StoreError, Unsuppo
 from ...core.quote import as_name
 from .._bash import Characters, Foreground, from_environment, last_output, milliseconds
 from .._dialect import OUTPUT, Dialect
-from .._imitation import told_apart
+from .._forged_notices import told_apart
 from .._tool import Reply, Tool
 
 TYPE_CHECKING = False
@@ -332,7 +332,7 @@ def _offloaded(process: Process) -> Answer:
 
 
 def _plain(text: str) -> str:
-    from ...core.completion import clean_text
+    from ...core.completion_text import clean_text
 
     return clean_text(text.encode())
 

@@ -13,7 +13,7 @@ import os
 import re
 from dataclasses import replace
 
-from ...core.completion import clean_tail
+from ...core.completion_text import clean_tail
 from ...core.cursors import load_cursor, save_cursor
 from ...core.errors import BadRequest, NotFound, NotRunning, SpawnError, Unsupported
 from .._dialect import Dialect

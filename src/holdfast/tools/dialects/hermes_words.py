@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from ...core.completion import clean_tail
+from ...core.completion_text import clean_tail
 from ...core.quote import one_line, quoted
 from ...core.record import duration_text, signal_name, signal_number
 

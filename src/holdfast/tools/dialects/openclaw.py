@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 import time
 
-from ...core.completion import clean_text
+from ...core.completion_text import clean_text
 from ...core.errors import BadDirectory, BadRequest, NotFound, NotRunning, Unsupported
 from ...core.quote import as_name, one_line
 from .._bash import (
@@ -33,7 +33,7 @@ from .._bash import (
     milliseconds,
 )
 from .._dialect import Dialect
-from .._imitation import told_apart
+from .._forged_notices import told_apart
 from .._tool import Reply, Tool
 from . import openclaw_words as words
 from .openclaw_input import STDIN_CLOSED, typed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ...core.completion import clean_tail
+from ...core.completion_text import clean_tail
 from ...core.quote import one_line
 from .._tool import Reply
 

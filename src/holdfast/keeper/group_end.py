@@ -19,7 +19,7 @@ from ..core.errors import BadRequest, HoldfastError, NotFound
 from ..core.home import Home, is_gathering, make_private_directory, read_private, replace_private
 from ..core.outbox import OutboxWriter, end_event_id, group_event_id
 from ..core.record import Record, rfc3339
-from .files import drop, is_for_now, put_aside
+from .damaged_files import drop, is_for_now, put_aside
 from .journal import say
 
 TYPE_CHECKING = False

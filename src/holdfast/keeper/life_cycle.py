@@ -14,7 +14,7 @@ from ..core.programs import keeper_program
 from ..linux import kernel
 from . import clone, launch
 from .child import Child
-from .held import Held, brief
+from .held_fds import Held, brief
 from .journal import say
 
 TYPE_CHECKING = False

@@ -7,7 +7,7 @@ import os
 
 from ..core.home import write_all
 from .guard import Guard
-from .held import Held, Table
+from .held_fds import Held, Table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

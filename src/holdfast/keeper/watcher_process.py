@@ -23,7 +23,7 @@ import time
 from ..core.errors import BadRequest, LimitReached
 from ..core.programs import watcher_program
 from ..core.watch import MOST_WATCHES, begun, checked, is_live, is_same, is_step
-from . import helper
+from . import run_program
 from .journal import say
 from .loop import IN, OUT
 
@@ -310,7 +310,7 @@ class Watching:
                 pipes += os.pipe2(os.O_CLOEXEC)
             theirs_in, to, heard, theirs_out = pipes
             nofile = self._worker.guard.nofile
-            self._pid, self._pidfd = helper.start(
+            self._pid, self._pidfd = run_program.start(
                 argv, argv[0], "/", nofile, theirs_in, theirs_out, errors=2
             )
         except OSError as error:
