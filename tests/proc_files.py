@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 from holdfast.linux.kernel import all_processes
+from holdfast.testing import wait_until
 
 
 def proc_file(pid: int, name: str) -> bytes:
@@ -24,3 +27,27 @@ def watchers_below(worker: int) -> list[int]:
         and process.state not in "ZX"
         and b"watcher/__main__.py" in proc_file(process.pid, "cmdline")
     ]
+
+
+def turns(pid: int) -> int:
+    """How often a process went to sleep so far."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
+
+
+def descriptors_at_rest(pid: int) -> set[int]:
+    """The open descriptors of a process while it does nothing.
+
+    In the middle of something it may have a file open that it closes the next moment.
+    """
+
+    def asleep() -> bool:
+        return b"\nState:\tS" in proc_file(pid, "status")
+
+    def look() -> set[int]:
+        before = turns(pid)
+        time.sleep(0.05)  # what is asleep and was not woken in this time is not about to close one
+        found = {int(name) for name in os.listdir(f"/proc/{pid}/fd")}
+        return found if asleep() and turns(pid) == before else set()
+
+    return wait_until(look, what=f"rest of process {pid}")

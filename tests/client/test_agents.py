@@ -29,6 +29,7 @@ from holdfast.core.home import Home
 from holdfast.core.outbox import read_events
 from holdfast.testing import wait_until
 from tests.contained import alive
+from tests.proc_files import descriptors_at_rest
 from tests.stepping import killed_at
 
 pytestmark = pytest.mark.shared_keeper
@@ -319,7 +320,7 @@ def test_a_damaged_record_does_not_keep_a_worker_from_its_work(
 
 
 def descriptors(hf: SyncClient) -> int:
-    return len(os.listdir(f"/proc/{hf.keeper_status()['worker']}/fd"))
+    return len(descriptors_at_rest(hf.keeper_status()["worker"]))
 
 
 def test_a_refused_registration_leaves_nothing_behind(hf: SyncClient) -> None:

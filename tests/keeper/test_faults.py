@@ -26,6 +26,7 @@ from holdfast.core.home import Home, new_handle
 from holdfast.linux.kernel import all_processes, stat
 from holdfast.testing import wait_until
 from tests.contained import MODES, alive, carriers, groups_of, hf, inhabited, kind, mode_of
+from tests.proc_files import descriptors_at_rest, turns
 from tests.stepping import killed_at
 
 TYPE_CHECKING = False
@@ -252,7 +253,7 @@ def test_out_of_descriptors_nothing_is_started_and_nothing_leaks(hf: SyncClient,
     assert first.wait(30).code == 1
     running = hf.spawn("sleep 1000 & sleep 1000", grace=0.2, **mode_of(mode))
     worker = hf.keeper_status()["worker"]
-    used = max(int(fd) for fd in os.listdir(f"/proc/{worker}/fd")) + 1
+    used = max(descriptors_at_rest(worker)) + 1
     handles, refusals = [], []
     for spare in range(0, 60, 4):
         handles.append(new_handle())
@@ -278,8 +279,8 @@ def test_a_session_for_which_there_is_no_descriptor_leaves_none_behind(hf: SyncC
     hf.spawn("exit 0").wait(30)
     worker = hf.keeper_status()["worker"]
     descriptors = Path(f"/proc/{worker}/fd")
-    before = len(os.listdir(descriptors))
-    used = max(int(fd) for fd in os.listdir(descriptors)) + 1
+    open_ones = descriptors_at_rest(worker)
+    before, used = len(open_ones), max(open_ones) + 1
     refused = 0
     for spare in range(1, 5):
         for _ in range(3):
@@ -301,19 +302,13 @@ def test_an_end_without_a_descriptor_to_look_with_is_found_out_later(
     """The worker asks the group of a process for its end; it goes on when it cannot."""
     process = hf.spawn("sleep 1000", **mode_of(mode))
     worker, pid = hf.keeper_status()["worker"], process.record.pid or 0
-    used = max(int(fd) for fd in os.listdir(f"/proc/{worker}/fd")) + 1
+    used = max(descriptors_at_rest(worker)) + 1
     with limited(hf, resource.RLIMIT_NOFILE, used):
         os.kill(pid, signal.SIGKILL)
         before = turns(worker)
         wait_until(lambda: not alive(pid) and turns(worker) > before + 3)
     assert process.wait(60).signal == "SIGKILL"
     assert hf.keeper_status()["worker"] == worker
-
-
-def turns(pid: int) -> int:
-    """How often a process went to sleep so far."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
 
 
 FAILING = """
