@@ -752,3 +752,45 @@ def readers_of(fifo: str) -> list[int]:
 
 def is_cat(pid: int) -> bool:
     return proc_file(pid, "cmdline") == b"cat\0"
+
+
+def around_panes(hf: SyncClient, handle: str) -> list[int]:
+    """What stays in the pane of a process, and what its output goes through."""
+    mark, fifo = f"HOLDFAST_PANE={handle}".encode(), hf.home.fifo(handle).encode()
+    return [
+        process.pid
+        for process in kernel.all_processes()
+        if mark in proc_file(process.pid, "environ").split(b"\0")
+        or proc_file(process.pid, "cmdline").startswith(b"sh\0-c\0test -p " + fifo)
+        or fifo + b" (deleted)" in links(process.pid)
+    ]
+
+
+def links(pid: int) -> list[bytes]:
+    with contextlib.suppress(OSError):
+        folder = f"/proc/{pid}/fd"
+        return [os.fsencode(os.readlink(f"{folder}/{fd}")) for fd in os.listdir(folder)]
+    return []
+
+
+@pytest.mark.own_keeper
+@pytest.mark.parametrize("when", ["the next one begins", "the next one goes"])
+def test_what_a_removal_left_that_both_halves_did_not_live_to_finish_is_ended(
+    hf: SyncClient, kill_both: Callable[[SyncClient], None], when: str
+) -> None:
+    """Nobody knows of it any more, and whoever passes its output on has nobody who takes it."""
+    process = hf.spawn("exec yes", tmux=True)
+    wait_until(lambda: process.log().size() > 1 << 17)
+    pid, server = process.record.pid or 0, server_pid(hf)
+    kill_both(hf)
+    for path in (hf.home.meta(process.handle), hf.home.fifo(process.handle)):
+        os.unlink(path)
+    os.kill(pid, signal.SIGKILL)
+    assert len(around_panes(hf, process.handle)) == 3
+    if when == "the next one goes":
+        os.kill(server, signal.SIGKILL)
+        hf.spawn("true").wait(30)
+        hf.keeper_stop()
+    else:
+        hf.spawn("sleep 1000")
+    wait_until(lambda: around_panes(hf, process.handle) == [])

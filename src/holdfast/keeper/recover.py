@@ -90,6 +90,7 @@ def recover(worker: Worker) -> None:
     worker.containment.clean_up(path for record in kept for path in record.cgroups)
     worker.guard.fresh = False  # also for whoever takes the guard's place: that is we
     worker.tell("recovered")
+    worker.modes.tmux.recovered()
 
 
 def _look_at(worker: Worker, handles: list[str]) -> tuple[list[Record], list[Record]]:

@@ -534,10 +534,13 @@ class Worker:
     def _let_go(self, child: Child) -> None:
         handle = child.record.handle
         del self.children[handle]
+        unread = bool(child.pumps)
         child.close()
         self.tell("forget", handle)
         for stream in ("stdout", "stderr"):
             unlink(self.home.fifo(handle, stream))
+        if unread:
+            child.mode.unread(child)
         self.settle(child.record)
         self._check_idle()
 

@@ -160,6 +160,9 @@ class Mode:
         note.peak_memory_bytes = _peak_memory(child.record, note)
         return note
 
+    def unread(self, child: Child) -> None:
+        """Its FIFO is gone before all was read: see to whoever writes into it and is not its."""
+
 
 def _peak_memory(record: Record, note: ExitNote) -> int | None:
     """The peak of its group, or of one process; None where it may have been the keeper's.

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import os
 import select
-import shlex
 import signal
 import socket
 import time
@@ -40,6 +39,7 @@ from ..journal import say
 from ..loop import IN
 from .base import Mode
 from .tmux_end import Pane, PaneEnd, end_parent, end_stayer, stayer_of, where_it_stays
+from .tmux_strays import end_strays, pipe_command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,13 +68,6 @@ _UNSEEN = "it ended while no keeper ran: the time of its end is when the next on
 _TERMINFO = ("/etc/terminfo", "/lib/terminfo", "/usr/lib/terminfo", "/usr/share/terminfo")
 # For people: whose terminal this is, and when it has ended, how they leave it.
 _HOW = "#{?" + tmux_server.ENDED + ", (#{" + tmux_server.ENDED + "}),}"
-# What a pane's output goes through. When the pane is gone `cat` ends, and the shell holds what the
-# FIFO still has, by a descriptor that only reads, until a keeper has read it and unlinks the FIFO:
-# both halves of one may have been killed in that moment.
-_PIPE = (
-    "test -p {fifo} && exec 4<>{fifo} 3<{fifo} 4>&- && cat 1<>{fifo}; n=0; while test -p {fifo}; "
-    "do n=$((n+1)); if test $n -lt 40; then sleep 0.05; else sleep 1; fi; done"
-)
 _STATUS = "#{?pane_dead, ended" + _HOW + "#, C-b d leaves ,[#{session_name}] }"
 
 
@@ -127,6 +120,7 @@ class Tmux(Mode):
         self._program = ""
         self._servers: dict[int, int] = {}  # pidfds; one is going while the next one comes
         self._panes: dict[str, int] = {}  # which server has the pane of a handle
+        self._used = False  # since this worker began
         self._patience = _END_PATIENCE
         self.starts: dict[str, Start] = {}
 
@@ -165,6 +159,7 @@ class Tmux(Mode):
         start.waiting.append(done)
         fifo = self._home.fifo(record.handle)
         self._worker.store.make_fifo(fifo)
+        self._used = True
         start.reader = launch.open_reader(fifo)
         self.starts[record.handle] = start
         start.timer = self._loop.after(_PATIENCE, lambda: self._overdue(start))
@@ -175,8 +170,7 @@ class Tmux(Mode):
         session = record.tmux_session or ""
         columns, rows = record.size or (80, 24)
         # tmux expands formats and times in what it pipes to, and hands it to sh.
-        fifo = shlex.quote(self._home.fifo(record.handle))
-        fifo = fifo.replace("#", "##").replace("%", "%%")
+        through = pipe_command(self._home, record.handle).replace("#", "##").replace("%", "%%")
         name = tmux_server.target(session)
         told = ["-P", "-F", "#{pid} #{pane_id}"]
         sized = ["-x", str(columns), "-y", str(rows)]
@@ -193,7 +187,7 @@ class Tmux(Mode):
             ["set-option", "-g", "status-left", _STATUS],
             ["new-session", "-d", "-s", session, *told, *sized, "--", *asks],
             tmux_server.mark(record.handle),
-            ["pipe-pane", "-t", name, _PIPE.format(fifo=fifo)],
+            ["pipe-pane", "-t", name, through],
         ]
         arguments: list[str] = []
         for command in commands:
@@ -324,7 +318,12 @@ class Tmux(Mode):
         self._worker.store.delete(handle)
         cgroup.kill(start.record.cgroups)
         cgroup.remove(start.record.cgroups)
-        self._end_session(start.record, lambda: end_parent(start.pid, handle))
+
+        def ended() -> None:
+            end_parent(start.pid, handle)
+            self.end_strays()  # its output may have been more than anybody has read
+
+        self._end_session(start.record, ended)
         for done in start.waiting:
             done(None, error)
 
@@ -373,10 +372,43 @@ class Tmux(Mode):
 
         A server may still be there afterwards: a person's own sessions are in it, or it is stopped.
         """
+        self._used |= self._was_used
         if self._is_served() and self._let_all_go():
             until = time.monotonic() + _GOING
             while self._is_served() and time.monotonic() < until:
                 time.sleep(_SOON)
+        if self._used:
+            self.end_strays()
+
+    @property
+    def _was_used(self) -> bool:
+        """True if there is, or was, a server, as far as its socket says."""
+        return bool(self._servers) or os.path.lexists(self._home.tmux_socket)
+
+    def end_strays(self) -> None:
+        """End what is left around panes of which there is no record any more."""
+        children = self._worker.children
+        home = self._home
+        try:
+            end_strays(
+                home,
+                lambda handle: (
+                    handle in children
+                    or handle in self.starts
+                    or os.path.lexists(home.meta(handle))
+                ),
+            )
+        except OSError as error:  # no descriptor to look with; whoever comes next looks too
+            say(f"what is left around panes cannot be looked for: {error}")
+
+    def recovered(self) -> None:
+        """Look for what an earlier keeper left, once nobody waits for this one to begin."""
+        self._used |= self._was_used
+        if self._used:
+            self._loop.after(_LATER, self.end_strays)
+
+    def unread(self, child: Child) -> None:
+        self.end_strays()
 
     def _is_served(self) -> bool:
         """True if a server is there and stays; the socket of one that is gone is removed."""

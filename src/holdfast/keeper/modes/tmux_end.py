@@ -80,7 +80,7 @@ def end_stayer(pid: int, handle: str) -> None:
         pidfd = os.pidfd_open(pid)
     except OSError:
         return
-    if _said_by(pid, b"HOLDFAST_PANE") == handle:
+    if said_by(pid, b"HOLDFAST_PANE") == handle:
         kernel.send_signal(pidfd, signal.SIGKILL)
     os.close(pidfd)
 
@@ -88,24 +88,24 @@ def end_stayer(pid: int, handle: str) -> None:
 def stayer_of(handle: str) -> int:
     """The pid of what stays in the pane of a process, by its environment; 0 if there is nobody."""
     for each in kernel.all_processes():
-        if _said_by(each.pid, b"HOLDFAST_PANE") == handle:
+        if said_by(each.pid, b"HOLDFAST_PANE") == handle:
             return each.pid
     return 0
 
 
 def where_it_stays(stayer: int) -> tuple[str | None, str | None]:
     """The terminal and the pane, for when tmux does not answer."""
-    return _said_by(stayer, b"HOLDFAST_TTY") or None, _said_by(stayer, b"TMUX_PANE") or None
+    return said_by(stayer, b"HOLDFAST_TTY") or None, said_by(stayer, b"TMUX_PANE") or None
 
 
-def _said_by(pid: int, name: bytes) -> str:
+def said_by(pid: int, name: bytes) -> str:
     """A variable of the environment a process was started with."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             _, _, rest = (b"\0" + file.read()).partition(b"\0" + name + b"=")
     except OSError:
         return ""
-    return rest.partition(b"\0")[0].decode("ascii", "replace")
+    return os.fsdecode(rest.partition(b"\0")[0])
 
 
 def _note(held: Held) -> ExitNote | None:
