@@ -23,11 +23,12 @@ from ..core.errors import (
     not_found,
 )
 from ..core.home import Home, check_session, is_handle
-from ..core.outbox import end_event_id, read_events
+from ..core.outbox import end_event_id, new_claim, read_outbox
 from ..core.programs import keeper_program
 from ..core.record import DEFAULT_SESSION, Event, Record
 from ..core.store import Store
 from ..core.units import parse_patience
+from ..linux import kernel
 from ..linux.inotify import Spares, Watch
 from ..output.log import Log
 from ..terminal.control import Renderings
@@ -86,6 +87,8 @@ class Client:
         self.spares = Spares()
         self._link = link
         self._problems: list[StoreError] = []
+        self._claims: dict[tuple[str, str], str] = {}  # of events, by session and id
+        self._unreleased: list[tuple[str, str]] = []  # claims given up while no keeper answered
         # Ends that a wait has shown; the keeper hears of it a moment later.
         self._delivered: dict[str, None] = {}
         # Agents whose end is that of a task, and not told yet.
@@ -124,6 +127,7 @@ class Client:
         check: Duration | None = None,
         yield_ms: int | None = None,
         watch: Condition | Sequence[Condition] = (),
+        claim: bool = False,
         retention: Duration = UNSET,
         max_running: int = UNSET,
         handle: str | None = None,
@@ -162,7 +166,9 @@ class Client:
         `process.backgrounded` says whether it was left to run on in the background.
 
         `watch` is what the session is to be told of while it runs, one condition or a list; see
-        `Process.watch`. With `max_running` of the session's running already it is refused;
+        `Process.watch`. With `claim` its end is this caller's, who means to wait for it: nobody
+        else in the session is told of it, unless the caller lets go (`Process.release`) or dies.
+        With `max_running` of the session's running already it is refused;
         `retention` is how long it is kept after its end and the last look.
 
         Raises NotExecutable, BadDirectory, LimitReached, Unavailable; nothing is left behind then.
@@ -183,14 +189,24 @@ class Client:
             watch=watch,
             handle=handle,
         )
-        answer = await self._link.call("spawn", request)
-        process = Process(self, Record.from_json(answer["record"]))
+        by = new_claim() if claim or window is not None else None
+        try:
+            answer = await self._link.call(
+                "spawn", request if by is None else request | {"claim": by}
+            )
+        except BaseException:
+            if by is not None:
+                await self._let_go(self.session or DEFAULT_SESSION, by)
+            raise
+        process = Process(self, Record.from_json(answer["record"]), by)
         if "runner" in request:
             from .docker_client import until_begun
 
             await until_begun(process)
         if window is not None:
             await process._stay(window, early)
+            if not claim:
+                await process.release()
         return process
 
     async def get(self, handle: str) -> Process:
@@ -290,7 +306,12 @@ class Client:
         return await self._stop("stop_all", {"signal": signal, "grace": self._grace(grace)})
 
     async def _stop(self, verb: str, which: dict[str, Any]) -> _List[Receipt]:
-        answer = await self._link.call(verb, which)
+        by = new_claim()
+        try:
+            answer = await self._link.call(verb, which | {"claim": by})
+        except BaseException:
+            await self._let_go(self.session or DEFAULT_SESSION, by)
+            raise
         receipts = [Receipt.of(receipt) for receipt in answer["receipts"]]
         for receipt in receipts:
             await self.acknowledge_end(receipt.record)
@@ -403,9 +424,11 @@ class Client:
                 await hf.acknowledge(event)
 
         `after` leaves out events up to that number, `acknowledged` includes used ones, `follow`
-        goes on with new ones as they come.
+        goes on with new ones as they come. What somebody has claimed who lives, to wait for an end
+        or to tell of it, is left out: it comes if they let go. Where several follow a session, let
+        each `claim` what it is about to tell.
         """
-        seen: dict[str, int] = {}
+        shown: set[tuple[str, str]] = set()
         looked = time.monotonic()
         watch: Watch | None = None
         watched: list[str] | None = None
@@ -418,12 +441,14 @@ class Client:
                     if watch is not None:
                         watch.close()
                     watch, watched = self._watch_events(names), names
-                for event in self._pending(acknowledged):
-                    if event.seq > seen.get(event.session, after):
-                        seen[event.session] = event.seq
+                there: set[tuple[str, str]] = set()
+                for event in self._pending(acknowledged, there):
+                    if event.seq > after and (event.session, event.id) not in shown:
+                        shown.add((event.session, event.id))
                         yield event
                 if watch is None:
                     return
+                shown &= there
                 if time.monotonic() >= looked + _LOOK:
                     looked = time.monotonic()
                     await self._see_to_a_keeper()
@@ -440,15 +465,25 @@ class Client:
         paths = [self.home.sessions, *(self.home.outbox(name) for name in names)]
         return Watch(paths, self.spares)
 
-    def _pending(self, acknowledged: bool) -> _List[Event]:
+    def _pending(
+        self, acknowledged: bool, there: set[tuple[str, str]] | None = None
+    ) -> _List[Event]:
+        """What is to be told, or with `acknowledged` all; `there` gets the ids of all there are."""
         found: list[tuple[str, Event]] = []
         for name in self._sessions():
             at = ""
-            for event in read_events(self.home, name):
+            events, claims = read_outbox(self.home, name)
+            for event in events:
                 # By time across sessions, but never against the numbers of one: an end may have
                 # become known after a later one, and readers go by the last number they saw.
                 at = max(at, event.at)
-                if acknowledged or not (event.acknowledged or self._saw(event)):
+                if there is not None:
+                    there.add((name, event.id))
+                if acknowledged or not (
+                    event.acknowledged
+                    or self._saw(event)
+                    or any(kernel.lives(each.pid, each.start_time) for each in claims.on(event.id))
+                ):
                     found.append((at, event))
         found.sort(key=lambda pair: pair[0])
         return [event for _, event in found]
@@ -458,30 +493,56 @@ class Client:
         told_of = [end_event_id(member.handle) for member in event.members] or [event.id]
         return self._delivered.keys() >= set(told_of)
 
+    async def claim(self, *events: Event) -> _List[Event]:
+        """Claim events before telling of them; those that nobody else has claimed or used first.
+
+            for event in await hf.claim(event):
+                inject(event.text)
+                await hf.acknowledge(event)
+
+        Of several that claim the same event, one gets it. It is that one's until it acknowledges
+        it, lets go of it (`release`) or is gone: then it is everybody's again.
+        """
+        await self._release_the_rest()
+        got: list[Event] = []
+        for session, some in self._by_session(events).items():
+            by = new_claim()
+            wanted = {"session": session, "ids": [event.id for event in some], "by": by}
+            try:
+                answer = await self._link.call("claim", wanted)
+            except BaseException:
+                await self._let_go(session, by)
+                raise
+            mine = [event for event in some if event.id in answer["claimed"]]
+            self._claims.update(((session, event.id), by) for event in mine)
+            got += mine
+        return [event for event in events if event in got]
+
+    async def release(self, *events: Event) -> None:
+        """Let go of claimed events without having told of them: somebody else may."""
+        for event in events:
+            by = self._claims.pop((event.session, event.id), None)
+            if by is not None:
+                await self._let_go(event.session, by, [event.id])
+
     async def acknowledge(self, *events: Event) -> None:
         """Say that these events were used, so that nobody is told of them again."""
-        await self.claim(*events)
+        for session, some in self._by_session(events).items():
+            ids = [event.id for event in some]
+            await self._link.call("acknowledge", {"session": session, "ids": ids})
+            for event in some:
+                event.acknowledged = True
+                self._claims.pop((session, event.id), None)
 
-    async def claim(self, *events: Event) -> _List[Event]:
-        """Acknowledge events before using them; those that nobody else has acknowledged first.
-
-        Of several that claim the same event, one gets it. If that one then dies, nobody is told.
-        """
-        by_session: dict[str, list[str]] = {}
+    def _by_session(self, events: Sequence[Event]) -> dict[str, _List[Event]]:
+        found: dict[str, _List[Event]] = {}
         for event in events:
-            by_session.setdefault(event.session, []).append(event.id)
-        first: set[tuple[str, str]] = set()
-        for session, ids in by_session.items():
-            if self.session not in (None, session):
+            if self.session not in (None, event.session):
                 raise BadRequest("an event of another session cannot be acknowledged here")
-            wanted = {"session": session, "ids": ids, "by": os.urandom(8).hex()}
-            answer = await self._link.call("acknowledge", wanted)
-            first.update((session, event_id) for event_id in answer["acknowledged"])
-        for event in events:
-            event.acknowledged = True
-        return [event for event in events if (event.session, event.id) in first]
+            found.setdefault(event.session, []).append(event)
+        return found
 
-    async def acknowledge_end(self, record: Record) -> None:
+    async def acknowledge_end(self, record: Record, by: str = "") -> None:
         """Count the end of a process as told: whoever saw it needs no event for it.
 
         Of another session's process nothing is taken.
@@ -491,7 +552,20 @@ class Client:
             if len(self._delivered) >= _DELIVERED:
                 del self._delivered[next(iter(self._delivered))]  # long since heard of
             self._delivered[event_id] = None
-            await self._link.post("acknowledge", {"session": record.session, "ids": [event_id]})
+            used = {"session": record.session, "ids": [event_id], "by": by}
+            await self._link.post("acknowledge", used)
+
+    async def _let_go(self, session: str, by: str, ids: _List[str] | None = None) -> None:
+        """Give up a claim; if no keeper answers now, later."""
+        try:
+            await self._link.post("release", {"session": session, "by": by, "ids": ids})
+        except HoldfastError:
+            self._unreleased.append((session, by))
+
+    async def _release_the_rest(self) -> None:
+        given_up, self._unreleased = self._unreleased, []
+        for session, by in given_up:
+            await self._let_go(session, by)
 
     # -- background agents ---------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from signal import SIGINT, SIGQUIT, SIGTSTP
 
 from ..core.cursors import load_cursor, save_cursor
 from ..core.errors import BadRequest, KeeperError, NotFound, StoreError, Unsupported, WaitTimeout
+from ..core.outbox import new_claim
 from ..core.record import Exit, Record
 from ..core.units import parse_patience
 from ..core.wire import SEND_PIECE
@@ -99,9 +100,10 @@ class Process:
     backgrounded: bool
     """True if it was still running then."""
 
-    def __init__(self, client: Client, record: Record) -> None:
+    def __init__(self, client: Client, record: Record, claim: str | None = None) -> None:
         self._client = client
         self.record = record
+        self._claim = claim  # on its end
         self._logs: dict[str, Log] = {}
         self._last_look = 0.0
         self._last_send = 0.0
@@ -581,25 +583,55 @@ class Process:
         Without `acknowledge` it does not: the session is still told of it by an event.
         Raises WaitTimeout after `timeout` (seconds, or like ``"10ms"``); the process is untouched.
         """
+        client = self._client
         patience = None if timeout is None else min(parse_patience(timeout), _LONGEST)
-        record = self.record if self.record.running else self._client._load(self.handle)
+        record = self.record if self.record.running else client._load(self.handle)
+        by = self._claim if self._claim is not None or not acknowledge else new_claim()
         if record.running:
             try:
-                ending = await self._client._link.call("wait", {"handle": self.handle}, patience)
-                record.apply(ending)
-            except WaitTimeout:
-                record = self._client._load(self.handle)  # too short to be answered, perhaps
+                wanted = {"handle": self.handle, "claim": by if acknowledge else None}
+                record.apply(await client._link.call("wait", wanted, patience))
+            except BaseException as error:
+                if isinstance(error, WaitTimeout):
+                    record = client._load(self.handle)  # too short to be answered, perhaps
                 if record.running:
-                    raise WaitTimeout(
-                        f"{self.handle} is still running after {patience:g} s; wait again, read "
-                        "its output, or kill it",
-                        handle=self.handle,
-                    ) from None
+                    if by is not None and by is not self._claim:
+                        await client._let_go(record.session, by)
+                    if isinstance(error, WaitTimeout):
+                        raise WaitTimeout(
+                            f"{self.handle} is still running after {patience:g} s; wait again, "
+                            "read its output, or kill it",
+                            handle=self.handle,
+                        ) from None
+                    raise
         self.record = record
-        self._client.store.look(self.handle)  # first: a keeper that starts forgets what is due
+        client.store.look(self.handle)  # first: a keeper that starts forgets what is due
         if acknowledge:
-            await self._client.acknowledge_end(record)
+            await client.acknowledge_end(record, by or "")
+            self._claim = None
         return Exit.of(record)
+
+    async def claim(self) -> None:
+        """Claim its end, before it can be seen: nobody else in the session is told of it.
+
+        Until a wait has shown it, the claim is let go of, or this program is gone.
+        """
+        if self._claim is None:
+            by = new_claim()
+            session, handles = self.record.session, [self.handle]
+            wanted = {"session": session, "handles": handles, "by": by}
+            try:
+                await self._client._link.call("claim", wanted)
+            except BaseException:
+                await self._client._let_go(session, by)
+                raise
+            self._claim = by
+
+    async def release(self) -> None:
+        """Let go of its end: the session is told of it by an event, if no wait has shown it."""
+        by, self._claim = self._claim, None
+        if by is not None:
+            await self._client._let_go(self.record.session, by)
 
     async def wait_for(
         self, *conditions: Condition, all: bool = False, timeout: Duration | None = None
@@ -631,13 +663,17 @@ class Process:
         receipt tells of the end, so the completion counts as delivered.
         """
         await self._known()
-        answer = await self._client._link.call(
-            "kill",
-            {"handle": self.handle, "signal": signal, "grace": self._client._grace(grace)},
-        )
+        client, by = self._client, self._claim or new_claim()
+        wanted = {"handle": self.handle, "signal": signal, "grace": client._grace(grace)}
+        try:
+            answer = await client._link.call("kill", wanted | {"claim": by})
+        except BaseException:
+            if by is not self._claim:
+                await client._let_go(self.record.session, by)
+            raise
         receipt = Receipt.of(answer)
-        self.record = receipt.record
-        await self._client.acknowledge_end(receipt.record)
+        self.record, self._claim = receipt.record, None
+        await client.acknowledge_end(receipt.record, by)
         return receipt
 
     async def _known(self) -> None:

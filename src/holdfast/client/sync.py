@@ -97,6 +97,7 @@ class SyncClient:
         check: Duration | None = None,
         yield_ms: int | None = None,
         watch: Condition | Sequence[Condition] = (),
+        claim: bool = False,
         retention: Duration = UNSET,
         max_running: int = UNSET,
         handle: str | None = None,
@@ -135,7 +136,9 @@ class SyncClient:
         `process.backgrounded` says whether it was left to run on in the background.
 
         `watch` is what the session is to be told of while it runs, one condition or a list; see
-        `Process.watch`. With `max_running` of the session's running already it is refused;
+        `Process.watch`. With `claim` its end is this caller's, who means to wait for it: nobody
+        else in the session is told of it, unless the caller lets go (`Process.release`) or dies.
+        With `max_running` of the session's running already it is refused;
         `retention` is how long it is kept after its end and the last look.
 
         Raises NotExecutable, BadDirectory, LimitReached, Unavailable; nothing is left behind then.
@@ -168,6 +171,7 @@ class SyncClient:
                     check=check,
                     yield_ms=yield_ms,
                     watch=watch,
+                    claim=claim,
                     retention=retention,
                     max_running=max_running,
                     handle=handle,
@@ -255,27 +259,38 @@ class SyncClient:
                 hf.acknowledge(event)
 
         `after` leaves out events up to that number, `acknowledged` includes used ones, `follow`
-        goes on with new ones as they come.
+        goes on with new ones as they come. What somebody has claimed who lives, to wait for an end
+        or to tell of it, is left out: it comes if they let go. Where several follow a session, let
+        each `claim` what it is about to tell.
         """
         return iterate(self._client.events(after=after, follow=follow, acknowledged=acknowledged))
+
+    def claim(self, *events: Event) -> _List[Event]:
+        """Claim events before telling of them; those that nobody else has claimed or used first.
+
+            for event in hf.claim(event):
+                inject(event.text)
+                hf.acknowledge(event)
+
+        Of several that claim the same event, one gets it. It is that one's until it acknowledges
+        it, lets go of it (`release`) or is gone: then it is everybody's again.
+        """
+        return run(self._client.claim(*events))
+
+    def release(self, *events: Event) -> None:
+        """Let go of claimed events without having told of them: somebody else may."""
+        run(self._client.release(*events))
 
     def acknowledge(self, *events: Event) -> None:
         """Say that these events were used, so that nobody is told of them again."""
         run(self._client.acknowledge(*events))
 
-    def claim(self, *events: Event) -> _List[Event]:
-        """Acknowledge events before using them; those that nobody else has acknowledged first.
-
-        Of several that claim the same event, one gets it. If that one then dies, nobody is told.
-        """
-        return run(self._client.claim(*events))
-
-    def acknowledge_end(self, record: Record) -> None:
+    def acknowledge_end(self, record: Record, by: str = "") -> None:
         """Count the end of a process as told: whoever saw it needs no event for it.
 
         Of another session's process nothing is taken.
         """
-        run(self._client.acknowledge_end(record))
+        run(self._client.acknowledge_end(record, by))
 
     def register_agent(
         self,
@@ -573,6 +588,17 @@ class SyncProcess:
         Raises WaitTimeout after `timeout` (seconds, or like ``"10ms"``); the process is untouched.
         """
         return run(self._process.wait(timeout, acknowledge=acknowledge))
+
+    def claim(self) -> None:
+        """Claim its end, before it can be seen: nobody else in the session is told of it.
+
+        Until a wait has shown it, the claim is let go of, or this program is gone.
+        """
+        run(self._process.claim())
+
+    def release(self) -> None:
+        """Let go of its end: the session is told of it by an event, if no wait has shown it."""
+        run(self._process.release())
 
     def wait_for(
         self, *conditions: Condition, all: bool = False, timeout: Duration | None = None

@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from ..core.cursors import load_cursor, save_cursor
-from ..core.errors import BadRequest, NotFound
-from ..core.record import Exit, Record
+from ..core.errors import BadRequest, HoldfastError, NotFound
+from ..core.outbox import new_claim
+from ..core.record import DEFAULT_SESSION, Exit, Record
 from ..linux.inotify import Watch
 from ..output.log import Log
 from . import conditions
@@ -134,6 +135,8 @@ class Waiting:
         self._situations: dict[str, Situation] = {}
         self._versions: dict[str, tuple[int, ...] | None] = {}  # of the records that were read
         self._pending: list[_Pending] = []
+        self._claim = new_claim()  # on the ends
+        self._claimed: str | None = None  # in which session
         try:
             for process in processes:
                 self._add(client._load(process.handle), given)
@@ -178,6 +181,35 @@ class Waiting:
 
     async def run(self, timeout: float | None, progress: Progress | None = None) -> Waited:
         """Wait; `progress` is called now and then with what is still waited for."""
+        await self._claim_ends()
+        try:
+            waited = await self._until_decided(timeout, progress)
+        except BaseException:
+            await self._let_go()
+            raise
+        return waited
+
+    async def _claim_ends(self) -> None:
+        """Whoever ends meanwhile is told of by this wait alone."""
+        client, running = self._client, self._running()
+        mine = client.session or DEFAULT_SESSION
+        handles = [each.record.handle for each in running if each.record.session == mine]
+        if handles:
+            wanted = {"session": mine, "handles": handles, "by": self._claim}
+            try:
+                await client._link.call("claim", wanted)
+                self._claimed = mine
+            except HoldfastError:
+                return  # what can be seen can be waited for all the same
+
+    async def _let_go(self) -> None:
+        if self._claimed is not None:
+            await self._client._let_go(self._claimed, self._claim)
+
+    def _running(self) -> list[Situation]:
+        return [each for each in self._situations.values() if each.record.running]
+
+    async def _until_decided(self, timeout: float | None, progress: Progress | None) -> Waited:
         word = self._began + _WORD if progress is not None else float("inf")
         deadline = None if timeout is None else self._began + timeout
         client = self._client
@@ -221,7 +253,7 @@ class Waiting:
     async def _reload(self, unsure: bool) -> None:
         """Read the records that were written anew; `unsure`: see that somebody keeps them."""
         client = self._client
-        running = [each for each in self._situations.values() if each.record.running]
+        running = self._running()
         for situation in running:
             handle = situation.record.handle
             version = client.store.version(handle)  # first, or another one could be taken for it
@@ -288,6 +320,8 @@ class Waiting:
             if not situation.record.running:
                 waited.ended[handle] = Exit.of(situation.record)
                 await self._client.acknowledge_end(situation.record)
+        if len(waited.ended) < len(self._situations):
+            await self._let_go()
         return waited
 
     def _unmet(self) -> list[_Pending]:

@@ -10,9 +10,12 @@ Ids are stable (``<handle>:end``), so a consumer that was told twice can tell. T
 without what was acknowledged once that is most of it; more than `LIMIT` unacknowledged events are
 cut down to a gap mark that says how many were let go.
 
-An acknowledgement may say `by` whom: a claim. Whoever asks again under that name gets the same
-answer, so a claim outlives the rewriting, which may happen within the very request: the last ones
-are written again, and of the others those that a client may still ask for.
+A claim says who will tell of an event: the name of the claim, and the client's process. While that
+lives, nobody else is told. An event that is there is claimed by one; the end of a process that
+still runs may be claimed ahead, by everybody who waits for it, so that there is no moment in which
+others see it. A claim ends when its events are acknowledged, when whoever has it lets go of it, and
+with its process: the event is then everybody's again. Claims outlive the rewriting as they are, and
+so do the last acknowledgements: what they name is not told again.
 """
 
 from __future__ import annotations
@@ -20,7 +23,6 @@ from __future__ import annotations
 import binascii
 import json
 import os
-import time
 
 from .home import (
     Home,
@@ -35,7 +37,7 @@ from .record import Event, Member
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
     from .types import Status
@@ -43,30 +45,104 @@ if TYPE_CHECKING:
 LIMIT = 1000
 _KEPT_AT_OVERFLOW = 900
 _COMPACT_LINES = 200
-# Claims that are kept when an outbox is written anew: the last ones in any case, more for as long
-# as a client may still be trying to ask again.
-_CLAIMS_KEPT, _CLAIMS_AT_MOST = 100, 1000
-_CLAIM_SECONDS = 120.0
+# Acknowledged events that are remembered when an outbox is written anew. A worker that was killed
+# between telling of an end and writing that down tells again.
+_REMEMBERED = 200
+
+
+class Claim:
+    """A claim on events: its name, the client that made it, and that client's process."""
+
+    __slots__ = ("by", "client", "ids", "pid", "start_time")
+
+    def __init__(self, by: str, client: str, pid: int, start_time: int) -> None:
+        self.by = by
+        self.client = client
+        self.pid = pid
+        self.start_time = start_time
+        self.ids: dict[str, None] = {}
+
+    def __repr__(self) -> str:
+        return f"<Claim {self.by} of pid {self.pid} on {', '.join(self.ids)}>"
+
+    def line(self, ids: Iterable[str]) -> bytes:
+        return _line(
+            {
+                "claim": list(ids),
+                "by": self.by,
+                "client": self.client,
+                "pid": self.pid,
+                "start": self.start_time,
+            }
+        )
+
+
+class Claims:
+    """The claims of one outbox that are in force, by their names."""
+
+    __slots__ = ("by",)
+
+    def __init__(self) -> None:
+        self.by: dict[str, Claim] = {}
+
+    def heed(self, entry: dict[str, Any]) -> None:
+        """Take in a line of the file, of whatever kind."""
+        if "ack" in entry:
+            self.acknowledged(entry["ack"], entry.get("by"))
+        elif "claim" in entry:
+            by, pid, start = (entry.get(key) for key in ("by", "pid", "start"))
+            if isinstance(by, str) and type(pid) is int and type(start) is int:
+                claim = Claim(by, str(entry.get("client")), pid, start)
+                self.by.setdefault(by, claim).ids.update(dict.fromkeys(entry["claim"]))
+        elif "free" in entry:
+            for by in entry["free"]:
+                self.by.pop(by, None)
+
+    def acknowledged(self, ids: Iterable[str], by: object = None) -> None:
+        """Nobody needs to claim these any more; and a claim that was used is over."""
+        if isinstance(by, str):
+            self.by.pop(by, None)
+        for event_id in ids:
+            for claim in self.on(event_id):
+                del claim.ids[event_id]
+                if not claim.ids:
+                    self.by.pop(claim.by, None)
+
+    def on(self, event_id: str) -> list[Claim]:
+        return [claim for claim in self.by.values() if event_id in claim.ids]
 
 
 def read_events(home: Home, session: str) -> list[Event]:
     """Every event in the outbox, in order, each marked acknowledged or not."""
+    return read_outbox(home, session)[0]
+
+
+def read_outbox(home: Home, session: str) -> tuple[list[Event], Claims]:
+    """Every event in the outbox, and who has claimed which."""
+    claims = Claims()
     try:
         data = read_private(home.outbox(session))
     except (FileNotFoundError, NotADirectoryError):
-        return []
+        return [], claims
     except OSError as error:
         raise cannot(f"read the events of session {session!r}", error) from error
     events: dict[str, Event] = {}
+    acknowledged: set[str] = set()
     for entry in _entries(data):
-        if "ack" in entry:
-            for event_id in entry["ack"]:
-                if event_id in events:
-                    events[event_id].acknowledged = True
-        elif "seq" in entry:
+        if "seq" in entry:
             event = _event(entry, session)
             events.setdefault(event.id, event)
-    return list(events.values())
+            continue
+        acknowledged.update(entry.get("ack", ()))
+        claims.heed(entry)
+    for event_id in acknowledged & events.keys():
+        events[event_id].acknowledged = True
+    return list(events.values()), claims
+
+
+def new_claim() -> str:
+    """A name for a claim that nobody else has."""
+    return os.urandom(8).hex()
 
 
 def end_event_id(handle: str) -> str:
@@ -90,7 +166,17 @@ def group_event_id(gathering: str) -> str:
 class OutboxWriter:
     """The keeper's side of one session's outbox."""
 
-    __slots__ = ("_claims", "_done", "_home", "_lines", "_next", "_open", "_path", "_session")
+    __slots__ = (
+        "_done",
+        "_home",
+        "_late",
+        "_lines",
+        "_next",
+        "_open",
+        "_path",
+        "_session",
+        "claims",
+    )
 
     def __init__(self, home: Home, session: str) -> None:
         self._home = home
@@ -100,8 +186,8 @@ class OutboxWriter:
         self._next = 1
         self._open: dict[str, int] = {}
         self._done: dict[str, int] = {}  # acknowledged, and not to be told again
-        # Who acknowledged what, as far as they said, and when; oldest first.
-        self._claims: dict[str, tuple[list[str], float]] = {}
+        self.claims = Claims()
+        self._late = b""  # lines for which there was no room
         self._lines = 0
         self._load()
 
@@ -112,11 +198,10 @@ class OutboxWriter:
             return
         for entry in _entries(data):
             self._lines += 1
+            self.claims.heed(entry)
             if "ack" in entry:
                 for event_id in entry["ack"]:
                     self._done[event_id] = self._open.pop(event_id, 0)
-                if isinstance(entry.get("by"), str):
-                    self._claims[entry["by"]] = entry["ack"], _clock(entry.get("clock"))
             elif "seq" in entry:
                 if entry["id"] not in self._done:
                     self._open.setdefault(entry["id"], entry["seq"])
@@ -168,25 +253,82 @@ class OutboxWriter:
             self._overflow()
         return seq
 
+    def claim(
+        self, claim: Claim, ids: list[str], lives: Callable[[Claim], bool], *, ahead: bool
+    ) -> list[str]:
+        """Claim events; those that are this claim's from now on.
+
+        Of one that is there, nobody else who `lives` may have a claim. `ahead`: others, which are
+        still to come, are shared with whoever else claims them so. Whoever asks again under the
+        same name, because the answer was lost, gets the same answer.
+        """
+        held = self.claims.by.get(claim.by)
+        known = held.ids if held is not None else {}
+        fresh: list[str] = []
+        for event_id in ids:
+            if event_id in known or event_id in self._done:
+                continue
+            if event_id in self._open:
+                if any(lives(other) for other in self.claims.on(event_id)):
+                    continue
+            elif not ahead:
+                continue
+            fresh.append(event_id)
+        if fresh:
+            self._write_in_time(claim.line(fresh))
+            held = self.claims.by.setdefault(claim.by, claim)
+            held.ids.update(dict.fromkeys(fresh))
+        return [event_id for event_id in ids if held is not None and event_id in held.ids]
+
+    def free(self, names: Iterable[str], ids: list[str] | None = None) -> None:
+        """Let go of claims, or of these events of theirs: they are everybody's again."""
+        given = [self.claims.by[by] for by in names if by in self.claims.by]
+        if not given:
+            return
+        data = _line({"free": [claim.by for claim in given]})
+        for claim in given:
+            del self.claims.by[claim.by]
+            claim.ids = {each: None for each in claim.ids if ids is not None and each not in ids}
+            if claim.ids:
+                self.claims.by[claim.by] = claim
+                data += claim.line(claim.ids)
+        self._write_in_time(data)
+
     def acknowledge(self, ids: Iterable[str], by: str = "") -> list[str]:
         """Mark events as used; returns the ones that were still open.
 
-        Whoever asks again under the same name, because the answer was lost, gets the same answer.
+        `by`, the claim that they were used under, is over then. What it claimed ahead may not be
+        there yet, because the disk is full, and is not told any more.
         """
-        if by in self._claims:
-            return self._claims[by][0]
-        done = [event_id for event_id in ids if event_id in self._open]
-        if done:
-            claim = (done, time.monotonic())
-            self._append(_claim_line(by, *claim) if by else _line({"ack": done}))
-            self._lines += 1
-            if by:
-                self._claims[by] = claim
-            for event_id in done:
-                self._done[event_id] = self._open.pop(event_id)
-            if self._lines > _COMPACT_LINES and self._lines > 4 * len(self._open):
-                self._rewrite()
+        claim = self.claims.by.get(by)
+        given = [event_id for event_id in ids if event_id not in self._done]
+        done = [event_id for event_id in given if event_id in self._open]
+        ahead = [each for each in given if claim is not None and each in claim.ids]
+        known = list(dict.fromkeys(done + ahead))
+        if known or claim is not None:
+            self._write(_line({"ack": known, "by": by} if claim is not None else {"ack": known}))
+            for event_id in known:
+                self._done[event_id] = self._open.pop(event_id, 0)
+            self.claims.acknowledged(known, by)
         return done
+
+    def _write_in_time(self, line: bytes) -> None:
+        """Append now, or on a full disk before whatever is appended next."""
+        try:
+            self._write(line)
+        except OSError:
+            self._late += line
+
+    def _write(self, line: bytes) -> None:
+        """Append a line about events that are there, and see that such lines stay few."""
+        needed = len(self._open) + len(self.claims.by)
+        if self._lines > _COMPACT_LINES and self._lines > 4 * needed:
+            try:
+                self._rewrite()
+            except OSError:
+                pass  # the disk is full: one more line may still find room
+        self._append(line)
+        self._lines += 1
 
     def _append(self, data: bytes) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
@@ -198,10 +340,11 @@ class OutboxWriter:
         try:
             size = os.fstat(fd).st_size
             try:
-                write_all(fd, data)
+                write_all(fd, self._late + data)
             except OSError:
                 os.ftruncate(fd, size)  # a full disk: leave no half line behind
                 raise
+            self._late = b""
         finally:
             os.close(fd)
 
@@ -245,30 +388,15 @@ class OutboxWriter:
             entries = self._open_entries()
         lines = [_line({"next": self._next})]
         lines += [_line(entry) for entry in entries]
-        claims = self._lasting_claims()
-        kept = [_claim_line(by, *claim) for by, claim in claims.items()]
-        replace_private(self._path, b"".join(lines + kept))
+        remembered = list(self._done)[-_REMEMBERED:]
+        if remembered:
+            lines.append(_line({"ack": remembered}))
+        lines += [claim.line(claim.ids) for claim in self.claims.by.values()]
+        replace_private(self._path, b"".join(lines))
+        self._late = b""
         self._open = {entry["id"]: entry["seq"] for entry in entries}
-        self._done = {event_id: 0 for ids, _ in claims.values() for event_id in ids}
-        self._claims = claims
-        self._lines = len(lines)  # of claims there are never too many
-
-    def _lasting_claims(self) -> dict[str, tuple[list[str], float]]:
-        last = list(self._claims.items())[-_CLAIMS_AT_MOST:]
-        now = time.monotonic()
-        return {
-            by: claim
-            for left, (by, claim) in zip(range(len(last), 0, -1), last, strict=True)
-            if left <= _CLAIMS_KEPT or 0 <= now - claim[1] < _CLAIM_SECONDS
-        }
-
-
-def _claim_line(by: str, ids: list[str], clock: float) -> bytes:
-    return _line({"ack": ids, "by": by, "clock": round(clock, 3)})
-
-
-def _clock(value: object) -> float:
-    return float(value) if isinstance(value, (int, float)) and abs(value) < 1e12 else 0.0
+        self._done = dict.fromkeys(remembered, 0)
+        self._lines = len(lines)
 
 
 def _line(entry: dict[str, Any]) -> bytes:
@@ -289,9 +417,10 @@ def _entries(data: bytes) -> Iterable[dict[str, Any]]:
 
 def _makes_sense(entry: dict[str, Any]) -> bool:
     """One damaged line must not take the others along."""
-    if "ack" in entry:
-        ids = entry["ack"]
-        return isinstance(ids, list) and all(isinstance(event_id, str) for event_id in ids)
+    for kind in ("ack", "claim", "free"):
+        if kind in entry:
+            ids = entry[kind]
+            return isinstance(ids, list) and all(isinstance(each, str) for each in ids)
     if "seq" in entry:
         texts = (entry.get("id"), entry.get("type"), entry.get("at"), entry.get("tail", ""))
         return _is_number(entry["seq"]) and all(isinstance(text, str) for text in texts)

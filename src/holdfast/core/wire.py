@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-PROTOCOL = 3
+PROTOCOL = 4
 # What a keeper answers to clients of any protocol, so that the newer of the two can replace it.
 ALWAYS_ALLOWED = frozenset({"status", "restart", "quit"})
 # What is answered only when something has happened or was stopped; everything else at once.

@@ -72,6 +72,7 @@ class Child:
         "note",
         "groups",
         "when_hung_up",
+        "on_over",
         "on_end",
         "on_quiet",
         "on_limit",
@@ -98,6 +99,7 @@ class Child:
         mine: bool,
         guarded: bool,
         memory_kills: kernel.MemoryKills,
+        on_over: Callable[[Child], None],
         on_end: Callable[[Child], None],
         on_quiet: Callable[[Child], None],
         on_limit: Callable[[Child], None],
@@ -115,6 +117,7 @@ class Child:
         self.stopping: Stopping | None = None
         self.note: ExitNote | None = None
         self.when_hung_up: Callable[[], None] | None = None
+        self.on_over = on_over  # it has ended: to be written down before anybody is told
         self.on_end = on_end
         self.on_quiet = on_quiet
         self.on_limit = on_limit
@@ -367,14 +370,7 @@ class Child:
             self.record.notes.append("the disk was full while it ran: its output came late")
         self.note = note
         self.record.end(note)
-        try:
-            try:
-                self._store.save(self.record)
-            except FileNotFoundError:  # somebody deleted it while it ran
-                self._store.home.ensure()
-                self._store.restore(self.record)
-        except (OSError, StoreError) as error:
-            say(f"{self.record.handle}: {error}")  # delivery will try again
+        self.on_over(self)
 
     def _settled(self) -> None:
         if self.held.pidfd >= 0:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _READ = 1 << 18
 _TURN = 0.01  # seconds for the requests of one connection in one turn
 _UNSENT_LIMIT = 32 << 20
-_UNANSWERED = frozenset({"acknowledge", "answered"})
+_UNANSWERED = frozenset({"acknowledge", "answered", "release"})
 
 
 class Connection:

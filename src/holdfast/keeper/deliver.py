@@ -1,8 +1,9 @@
 """Telling of an end, a prompt, or what a watch saw: the outbox entry, then the record that says so.
 
-A worker that dies in between leaves a record that was not told, and its successor appends the entry
+Whoever sees in a record that a process has ended finds the entry too. A worker that dies in between
+leaves a record that says running; its successor learns of the end again, and appends the entry
 unless it is there: an entry is never appended twice, for its id is the process's own. On a full
-disk the entry waits here, and the record on disk says so meanwhile.
+disk the entry waits here, and the record on disk says that it was not told meanwhile.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ import os
 import time
 
 from ..core.completion_text import TAIL_BYTES, joined_tail
+from ..core.errors import StoreError
 from ..core.home import Home, unusable
 from ..core.outbox import OutboxWriter, end_event_id, input_event_id, watch_event_id
-from ..core.record import rfc3339
+from ..core.record import DEFAULT_SESSION, rfc3339
 from ..core.store import Store
 from ..core.watch import advance, catch_up, condition, is_live, key
+from .claims import Claims
 from .damaged_files import clear_way, clear_way_for_directory, is_for_now
 from .group_end import Gatherings
 from .journal import say
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from ..core.record import Record
     from ..core.watch import Watch
     from .child import Child
+    from .connection import Connection
     from .log_writer import LogWriter
     from .loop import Loop, Timer
 
@@ -45,6 +49,7 @@ class Delivery:
         "_store",
         "_timer",
         "_unsaved",
+        "claims",
         "gatherings",
     )
 
@@ -59,32 +64,49 @@ class Delivery:
         self._unsaved: dict[str, Child] = {}
         self._timer: Timer | None = None
         self.gatherings = Gatherings(home, self.outbox)
+        self.claims = Claims(loop, self._outbox_if_any)
 
     def __contains__(self, handle: str) -> bool:
         """True while the end of this process is not written down yet."""
         return handle in self._unsaved
 
+    def first_end(self, child: Child) -> None:
+        """Tell of an end and write it down, before anybody is answered."""
+        if not os.path.lexists(self._home.meta(child.record.handle)):
+            try:  # somebody deleted it while it ran, perhaps with the whole home
+                self._home.ensure()
+                self._store.restore(child.record)
+            except (OSError, StoreError) as error:
+                say(f"{child.record.handle}: {error}")
+        self.end(child)
+
     def end(self, child: Child) -> None:
         """Tell of an end, or of what was learnt about it since."""
         record = child.record
+        problem: OSError | StoreError | None = None
         try:
             if not record.told:
                 self._append(child)
                 record.told = True
-            self._store.save(record)
+        except (OSError, StoreError) as error:
+            problem = error
+        try:
+            self._store.save(record)  # also where it could not be told yet
         except FileNotFoundError:
-            self._unsaved.pop(record.handle, None)  # deleted under us, perhaps with the whole home
-        except OSError as error:
-            if record.handle not in self._unsaved:
-                say(f"{record.handle}: its end cannot be written yet: {error}")
-            if not is_for_now(error):
-                self._restore(record)
-                self._outboxes.pop(record.session, None)  # what is in its place is looked at again
-            self._unsaved[record.handle] = child
-            if self._timer is None:
-                self._timer = self._loop.after(_AGAIN, self._again)
-        else:
+            problem = None  # deleted under us, perhaps with the whole home
+        except (OSError, StoreError) as error:
+            problem = problem or error
+        if problem is None:
             self._unsaved.pop(record.handle, None)
+            return
+        if record.handle not in self._unsaved:
+            say(f"{record.handle}: its end cannot be written yet: {problem}")
+        if not is_for_now(problem):
+            self._restore(record)
+            self._outboxes.pop(record.session, None)  # what is in its place is looked at again
+        self._unsaved[record.handle] = child
+        if self._timer is None:
+            self._timer = self._loop.after(_AGAIN, self._again)
 
     def _restore(self, record: Record) -> None:
         """See that there is a record to be written to next time, and nothing else in its place."""
@@ -250,14 +272,43 @@ class Delivery:
         self._unsaved.pop(handle, None)
 
     def acknowledge(self, session: str, ids: list[str], by: str = "") -> list[str]:
-        if session not in self._outboxes and not os.path.exists(self._home.outbox(session)):
+        outbox = self._outbox_if_any(session)
+        if outbox is None:
             return []
         self.gatherings.acknowledged(session, ids)
-        return self.outbox(session).acknowledge(ids, by)
+        return outbox.acknowledge(ids, by)
+
+    def claim(
+        self, connection: Connection, session: str, ids: list[str], by: object, *, ahead: bool
+    ) -> list[str]:
+        """Claim events for a client; see `claims`."""
+        if not ahead and self._outbox_if_any(session) is None:
+            return []
+        outbox = self.outbox(session)
+        return self.claims.claim(connection, outbox, session, ids, by, ahead=ahead)
+
+    def claim_end(self, connection: Connection, record: Record, by: object) -> None:
+        """The client on this connection will be shown how a process ended.
+
+        Of somebody else's process nothing is claimed, as nothing of it is acknowledged.
+        """
+        if by is None or record.session != (connection.session or DEFAULT_SESSION):
+            return
+        ids = [end_event_id(record.handle)]
+        try:
+            self.claim(connection, record.session, ids, by, ahead=record.running)
+        except OSError as error:  # no reason not to start, stop or wait for it
+            say(f"{record.handle}: its end cannot be claimed: {error}")
+
+    def free(self, session: str, by: str, ids: list[str] | None = None) -> None:
+        outbox = self._outbox_if_any(session)
+        if outbox is not None:
+            outbox.free([by], ids)
 
     def pending(self, session: str) -> int:
         """The number of events of a session that nobody has acknowledged."""
-        return self.outbox(session).pending if os.path.exists(self._home.outbox(session)) else 0
+        outbox = self._outbox_if_any(session)
+        return 0 if outbox is None else outbox.pending
 
     def move(self, old: str, new: str) -> None:
         """Give a session's events to another; what is there already is not told twice."""
@@ -269,6 +320,10 @@ class Delivery:
             source.acknowledge(entries)
         self._outboxes.pop(old, None)
         self.gatherings.move(old, new)
+
+    def _outbox_if_any(self, session: str) -> OutboxWriter | None:
+        known = session in self._outboxes or os.path.exists(self._home.outbox(session))
+        return self.outbox(session) if known else None
 
     def outbox(self, session: str) -> OutboxWriter:
         writer = self._outboxes.get(session)

@@ -163,10 +163,20 @@ class Gatherings:
     def _tell_if_complete(self, gathering: Gathering) -> None:
         if gathering.told or not gathering.complete:
             return
-        self._outbox(gathering.session).append(gathering.entry())
+        outbox = self._outbox(gathering.session)
+        self._claim_for_waiters(gathering, outbox)
+        outbox.append(gathering.entry())
         gathering.told = True
         self._save(gathering)
         self._forget_if_seen(gathering)
+
+    def _claim_for_waiters(self, gathering: Gathering, outbox: OutboxWriter) -> None:
+        """Where somebody waits for the end of each member, all of it is theirs to tell."""
+        unseen = [each for each in gathering.ends if each not in gathering.seen]
+        waiters = [outbox.claims.on(end_event_id(handle)) for handle in unseen]
+        if all(waiters):
+            for claim in {each.by: each for claims in waiters for each in claims}.values():
+                outbox.claim(claim, [group_event_id(gathering.id)], lambda _: False, ahead=True)
 
     # -- acknowledgements ----------------------------------------------------------------------
 

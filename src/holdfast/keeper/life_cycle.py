@@ -50,6 +50,7 @@ class Lives:
             mine=mine,
             guarded=guarded,
             memory_kills=self._memory_kills,
+            on_over=worker.delivery.first_end,
             on_end=worker.ended_now,
             on_quiet=worker.let_go_if_quiet,
             on_limit=lambda child: worker.stop(child, "log_limit", "keeper"),

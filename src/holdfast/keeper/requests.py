@@ -84,7 +84,7 @@ class Verbs:
             raise BadRequest("a handle is proc- and 16 to 64 small letters or digits")
         session = connection.session or DEFAULT_SESSION
         if handle in worker.children:  # asked before, and the answer was lost
-            self._answer_existing(connection, number, handle, session)
+            self._answer_existing(connection, number, handle, session, m.get("claim"))
             return
         start = worker.modes.starts.get(handle)
         if start is not None and start.record.session == session:
@@ -151,10 +151,11 @@ class Verbs:
             )
             program, plan.ignored = argv[0], sandbox.IGNORED
             record.sandbox = openings if asked.get("root") is None else {**openings, "root": root}
+        worker.delivery.claim_end(connection, record, m.get("claim"))
         try:
             worker.store.create(record)
         except FileExistsError:
-            self._answer_existing(connection, number, handle, session)
+            self._answer_existing(connection, number, handle, session, m.get("claim"))
             return
         order = Order(record, program, argv, env, umask, plan, tmux)
         mode.launch(order, self._started(connection, number))
@@ -171,11 +172,12 @@ class Verbs:
         return started
 
     def _answer_existing(
-        self, connection: Connection, number: int, handle: str, session: str
+        self, connection: Connection, number: int, handle: str, session: str, claim: object
     ) -> None:
         record = self._record(handle)
         if record.session != session:
             raise BadRequest("this handle is taken; choose another one")
+        self.worker.delivery.claim_end(connection, record, claim)
         connection.answer(number, {"record": record.to_json()})
 
     def _check_room(self, session: str, limit: int) -> None:
@@ -276,6 +278,7 @@ class Verbs:
             start.waiting.append(begun)
             return None
         record, child = self._find(connection, m["handle"])
+        self.worker.delivery.claim_end(connection, record, m.get("claim"))
         if child is None or child.note is not None:
             return record.ending()
 
@@ -345,6 +348,7 @@ class Verbs:
         record, child = self._find(connection, m["handle"])
         if child is not None:
             child.mode.check_signal(record, polite)
+            self.worker.delivery.claim_end(connection, record, m.get("claim"))
             self.worker.stop(child, "killed", f"pid {connection.pid}", polite, grace)
         self._when_stopped(connection, number, record, child, grace, lambda receipt: receipt)
         return None
@@ -431,6 +435,8 @@ class Verbs:
             if wanted(start.record):
                 self.worker.modes.cancel(start)
         ended = [record for record in self.worker.ended(connection.session) if wanted(record)]
+        for child in children:
+            self.worker.delivery.claim_end(connection, child.record, m.get("claim"))
         return self._stop_many(connection, number, children, "killed", polite, grace, ended)
 
     def verb_gather(self, connection: Connection, number: int, m: Message) -> Answer:
@@ -455,6 +461,8 @@ class Verbs:
             if not start.record.keep:
                 self.worker.modes.cancel(start)
         ended = [record for record in self.worker.ended(session) if not record.keep]
+        for child in children:  # whoever closes a session knows that what it started has ended
+            self.worker.delivery.claim_end(connection, child.record, f"close-{connection.client}")
         return self._stop_many(
             connection, number, children, "lease_ended", signal.SIGTERM, None, ended
         )
@@ -580,13 +588,30 @@ class Verbs:
         session = connection.session or DEFAULT_SESSION
         return self.worker.agents.find(session, m["agent"], m.get("token"))
 
+    # -- events --------------------------------------------------------------------------------
+
+    def verb_claim(self, connection: Connection, number: int, m: Message) -> Answer:
+        """Claim events that are there, and the ends of these processes, for one who will tell."""
+        session, by = connection.session or check_session(m["session"]), m["by"]
+        delivery = self.worker.delivery
+        claimed = delivery.claim(connection, session, _ids(m.get("ids", [])), by, ahead=False)
+        for handle in m.get("handles", [])[:_MOST_HANDLES]:
+            start = self._starting(connection, handle)
+            record = start.record if start is not None else self._find(connection, handle)[0]
+            delivery.claim_end(connection, record, by)
+        return {"claimed": claimed}
+
+    def verb_release(self, connection: Connection, number: int, m: Message) -> Answer:
+        """Let go of a claim, or of some events of it: whoever made it will not tell after all."""
+        session = connection.session or check_session(m["session"])
+        ids = None if m.get("ids") is None else _ids(m["ids"])
+        self.worker.delivery.free(session, str(m["by"]), ids)
+        return {}
+
     def verb_acknowledge(self, connection: Connection, number: int, m: Message) -> Answer:
         session = connection.session or check_session(m["session"])
-        return {
-            "acknowledged": self.worker.delivery.acknowledge(
-                session, m["ids"], str(m.get("by", ""))
-            )
-        }
+        ids, by = _ids(m["ids"]), str(m.get("by") or "")
+        return {"acknowledged": self.worker.delivery.acknowledge(session, ids, by)}
 
     # -- the keeper ----------------------------------------------------------------------------
 
@@ -644,6 +669,12 @@ def translated(error: OSError | MemoryError) -> HoldfastError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StoreError("no space left in the home directory; free some and try again")
     return StoreError(f"the keeper could not do it: {error.strerror or error}")
+
+
+def _ids(value: object) -> list[str]:
+    if isinstance(value, list) and all(isinstance(each, str) for each in value):
+        return value
+    raise BadRequest("ids are a list of the ids of events")
 
 
 def _group(value: object) -> str:

@@ -4,8 +4,8 @@ DESIGN. The worker may be killed between any two instructions, so whatever it do
 with the guard, before anybody relies on it.
 
 Start: record written (without a pid); guard told "launching"; process made; guard given the
-descriptors; caller answered; record written with the pid. End: output drained; record written
-(ended, not told); process reaped; waiters told; outbox entry appended; record written (told).
+descriptors; caller answered; record written with the pid. End: output drained; outbox entry
+appended; record written (ended, and told); process reaped; waiters told.
 """
 
 from __future__ import annotations
@@ -271,6 +271,7 @@ class Worker:
 
     def _disconnected(self, connection: Connection) -> None:
         self.connections.discard(connection)
+        self.delivery.claims.disconnected(connection)
         if connection.pane is not None:
             self.modes.tmux.pane_gone(connection.pane)
         if connection.leased and connection.session is not None:
@@ -337,6 +338,7 @@ class Worker:
                 connection.session = check_session(message["session"])
                 self.adoptions.settle(connection.session)
             connection.client = str(message["client"])
+            self.delivery.claims.connected(connection)
             if message["lease"] is not None and connection.session is not None:
                 grace = seconds(message["lease"]["grace"])
                 directory = message["lease"].get("directory")

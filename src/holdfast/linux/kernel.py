@@ -156,6 +156,12 @@ def start_time(pid: int) -> int | None:
     return None if found is None else found.start_time
 
 
+def lives(pid: int, start_time: int) -> bool:
+    """True while this very process runs; a zombie does not."""
+    found = stat(pid)
+    return found is not None and found.start_time == start_time and found.state not in "ZX"
+
+
 def age(start_time: int | None) -> float:
     """Seconds since a process began, by its start time; 0 where that is not known."""
     if start_time is None:
