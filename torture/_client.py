@@ -178,7 +178,10 @@ class Actor:
             await events.aclose()
 
     async def claim(self, event: Any) -> str:
-        """Use an event as agents do: claimed first, so that nobody else uses it too."""
+        """Use an event as agents do: claimed first, so that nobody else uses it too.
+
+        Who dies before it has acknowledged it has told nobody, and another one will.
+        """
         about = {
             "status": event.status,
             "code": event.exit_code,
@@ -188,6 +191,8 @@ class Actor:
         number = self.life.next_number()
         self.life.journal.write(claim=number, event=event.id, session=event.session, **about)
         first = await got(self.hf.claim(event))
+        if first:
+            await got(self.hf.acknowledge(event))
         self.life.journal.write(claim=number, event=event.id, claimed=bool(first))
         return str(event.id)
 

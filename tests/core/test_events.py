@@ -679,7 +679,7 @@ def test_a_claim_that_is_asked_again_gets_the_same_answer(hf: SyncClient) -> Non
     (event,) = wait_until(lambda: list(hf.events()))
     wanted = {"session": hf.session, "ids": [event.id], "by": "me"}
     link = hf._client._link
-    assert run(link.call("acknowledge", wanted)) == {"acknowledged": [event.id]}
+    assert run(link.call("claim", wanted)) == {"claimed": [event.id]}
     os.kill(hf.keeper_status()["worker"], signal.SIGKILL)
-    assert run(link.call("acknowledge", wanted)) == {"acknowledged": [event.id]}
-    assert run(link.call("acknowledge", {**wanted, "by": "you"})) == {"acknowledged": []}
+    assert run(link.call("claim", wanted)) == {"claimed": [event.id]}
+    assert run(link.call("claim", {**wanted, "by": "you"})) == {"claimed": []}

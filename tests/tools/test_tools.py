@@ -151,7 +151,9 @@ def test_unread_events_come_with_the_next_result_and_are_acknowledged_by_the_one
     (event,) = first["events"]
     assert (event["id"], event["type"], event["exit_code"]) == (f"{process.handle}:end", "end", 3)
     assert "[Background Process Completed]" in event["text"]
-    assert [e.id for e in hf.events()] == [event["id"]]  # not acknowledged before it was read
+    assert not list(hf.events()), "it is claimed: nobody else tells of it"
+    (kept,) = hf.events(acknowledged=True)
+    assert (kept.id, kept.acknowledged) == (event["id"], False), "before it was read"
     second = call(tools, "process", action="list")
     assert "events" not in second
     assert list(hf.events()) == []

@@ -2,9 +2,10 @@
 
 DESIGN. The agent's program runs this after each call of our tools, in the background. It finds the
 session by the handle in what it is given, waits until that session has an event that nobody was
-told of, claims it, prints it and exits with the code that wakes the agent. Claiming is
-acknowledging: the keeper says who was first, so of any number of hooks that wait one tells of each
-event. A moment passes before, in which a call that waits for that very end acknowledges it itself.
+told of, claims it, prints it, acknowledges it and exits with the code that wakes the agent. The
+keeper says who claimed first, so of any number of hooks that wait one tells of each event; what a
+call waits for, or its answer shows, is claimed by that call. A hook whose reader is gone claims
+nothing and ends: however the agent ended, what there is to tell waits for the next one.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import sys
 import time
 
@@ -75,6 +77,8 @@ def do_hook(args: Namespace) -> int:
     deadline = None
     if args.timeout is not None:
         deadline = time.monotonic() + duration(args.timeout, "--timeout")
+    if os.environ.get("CLAUDE_CODE_ENTRYPOINT", "cli") != "cli":
+        return 0  # in print mode it would be waited for, and there is nobody to wake
     home = Home.locate()
     given = _Given(_read_stdin() if args.session is None or not sys.stdin.isatty() else "")
     session = args.session or _session_of(home, given.handles)
@@ -87,17 +91,29 @@ def do_hook(args: Namespace) -> int:
 
     client = open_client(home, session)
     try:
-        shown = [event for event in client.events() if event.id in given.events]
-        client.acknowledge(*shown)  # they were in the very answer that we are called after
+        shown = [each for each in client.events(acknowledged=True) if each.id in given.events]
+        # They were in the very answer that we are called after.
+        client.acknowledge(*(event for event in shown if not event.acknowledged))
         events = _news(client, session, settle, deadline)
+        if not events:
+            return 0
+        text = "\n\n".join(_render.safe_lines(event.text) for event in events)
+        sys.stderr.write(inside("system-reminder", text) + "\n")  # as which the agent gets it
+        sys.stderr.flush()
+        client.acknowledge(*events)
+    except BrokenPipeError:
+        return 0  # nobody read it; what we have claimed is free again when we are gone
     finally:
         client.close()
         os.close(place)
-    if not events:
-        return 0
-    text = "\n\n".join(_render.safe_lines(event.text) for event in events)
-    sys.stderr.write(inside("system-reminder", text) + "\n")  # as which the agent gets it
     return WAKE
+
+
+def _reader_is_gone() -> bool:
+    """True if nobody can read what we would print: the agent has ended, and we have not."""
+    poll = select.poll()
+    poll.register(2, 0)  # which tells of errors alone
+    return any(events & (select.POLLERR | select.POLLNVAL) for _, events in poll.poll(0))
 
 
 def _settings() -> dict[str, object]:
@@ -207,8 +223,12 @@ def _news(client: SyncClient, session: str, settle: float, deadline: float | Non
     with Watch([client.home.outbox(session)]) as watch:
         while True:
             watch.drain()
+            if _reader_is_gone():
+                return []
             if list(client.events()):
                 time.sleep(settle)
+                if _reader_is_gone():
+                    return []
                 claimed = client.claim(*client.events())
                 if claimed:
                     return claimed

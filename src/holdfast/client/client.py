@@ -190,23 +190,23 @@ class Client:
             handle=handle,
         )
         by = new_claim() if claim or window is not None else None
+        if by is not None:
+            request["claim"] = by
         try:
-            answer = await self._link.call(
-                "spawn", request if by is None else request | {"claim": by}
-            )
+            answer = await self._link.call("spawn", request)
+            process = Process(self, Record.from_json(answer["record"]), by)
+            if "runner" in request:
+                from .docker_client import until_begun
+
+                await until_begun(process)
+            if window is not None:
+                await process._stay(window, early)
+                if not claim:
+                    await process.release()
         except BaseException:
             if by is not None:
                 await self._let_go(self.session or DEFAULT_SESSION, by)
             raise
-        process = Process(self, Record.from_json(answer["record"]), by)
-        if "runner" in request:
-            from .docker_client import until_begun
-
-            await until_begun(process)
-        if window is not None:
-            await process._stay(window, early)
-            if not claim:
-                await process.release()
         return process
 
     async def get(self, handle: str) -> Process:
@@ -523,7 +523,7 @@ class Client:
         for event in events:
             by = self._claims.pop((event.session, event.id), None)
             if by is not None:
-                await self._let_go(event.session, by, [event.id])
+                await self._release(event.session, by, [event.id])
 
     async def acknowledge(self, *events: Event) -> None:
         """Say that these events were used, so that nobody is told of them again."""
@@ -555,10 +555,18 @@ class Client:
             used = {"session": record.session, "ids": [event_id], "by": by}
             await self._link.post("acknowledge", used)
 
-    async def _let_go(self, session: str, by: str, ids: _List[str] | None = None) -> None:
-        """Give up a claim; if no keeper answers now, later."""
+    async def _release(self, session: str, by: str, ids: _List[str] | None = None) -> None:
+        """Give up a claim; others can have what it was on when this returns."""
         try:
-            await self._link.post("release", {"session": session, "by": by, "ids": ids})
+            await self._link.call("release", {"session": session, "by": by, "ids": ids})
+        except BaseException:
+            await self._let_go(session, by)
+            raise
+
+    async def _let_go(self, session: str, by: str) -> None:
+        """Give up a claim without waiting for it; if no keeper answers now, later."""
+        try:
+            await self._link.post("release", {"session": session, "by": by})
         except HoldfastError:
             self._unreleased.append((session, by))
 

@@ -631,7 +631,12 @@ class Process:
         """Let go of its end: the session is told of it by an event, if no wait has shown it."""
         by, self._claim = self._claim, None
         if by is not None:
-            await self._client._let_go(self.record.session, by)
+            await self._client._release(self.record.session, by)
+
+    @property
+    def claimed(self) -> bool:
+        """True while its end is this object's to show, as far as that is known here."""
+        return self._claim is not None
 
     async def wait_for(
         self, *conditions: Condition, all: bool = False, timeout: Duration | None = None

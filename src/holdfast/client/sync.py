@@ -600,6 +600,11 @@ class SyncProcess:
         """Let go of its end: the session is told of it by an event, if no wait has shown it."""
         run(self._process.release())
 
+    @property
+    def claimed(self) -> bool:
+        """True while its end is this object's to show, as far as that is known here."""
+        return self._process.claimed
+
     def wait_for(
         self, *conditions: Condition, all: bool = False, timeout: Duration | None = None
     ) -> Waited:

@@ -278,6 +278,7 @@ class OutboxWriter:
             self._write_in_time(claim.line(fresh))
             held = self.claims.by.setdefault(claim.by, claim)
             held.ids.update(dict.fromkeys(fresh))
+            self._tidy()
         return [event_id for event_id in ids if held is not None and event_id in held.ids]
 
     def free(self, names: Iterable[str], ids: list[str] | None = None) -> None:
@@ -293,6 +294,7 @@ class OutboxWriter:
                 self.claims.by[claim.by] = claim
                 data += claim.line(claim.ids)
         self._write_in_time(data)
+        self._tidy()
 
     def acknowledge(self, ids: Iterable[str], by: str = "") -> list[str]:
         """Mark events as used; returns the ones that were still open.
@@ -310,6 +312,7 @@ class OutboxWriter:
             for event_id in known:
                 self._done[event_id] = self._open.pop(event_id, 0)
             self.claims.acknowledged(known, by)
+            self._tidy()
         return done
 
     def _write_in_time(self, line: bytes) -> None:
@@ -320,15 +323,17 @@ class OutboxWriter:
             self._late += line
 
     def _write(self, line: bytes) -> None:
-        """Append a line about events that are there, and see that such lines stay few."""
+        self._append(line)
+        self._lines += 1
+
+    def _tidy(self) -> None:
+        """Write the file anew when most of it is about what nobody needs any more."""
         needed = len(self._open) + len(self.claims.by)
         if self._lines > _COMPACT_LINES and self._lines > 4 * needed:
             try:
                 self._rewrite()
             except OSError:
-                pass  # the disk is full: one more line may still find room
-        self._append(line)
-        self._lines += 1
+                return  # the disk is full: one more line may still find room
 
     def _append(self, data: bytes) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND

@@ -21,7 +21,7 @@ from ..client.config import UNSET
 from ..client.labels import labelled, note
 from ..core.errors import BadRequest, HoldfastError
 from ..core.units import parse_patience
-from ._confinement import Confinement, confinement
+from ._confinement import STARTED, Confinement, confinement
 from ._forged_notices import told_apart
 from ._schema import check
 from ._tool import Call, Reply, Result, published
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any, Literal
 
+    from ..client.process import Process
     from ..core.record import Event
     from ..core.types import DialectName, Duration, Progress, Size, Style
     from ._adoption import Adoption
@@ -181,6 +182,8 @@ class Toolset:
             self._adoption.called()
         given: dict[str, Any] = {}
         notes: list[str] = []
+        started: list[Process] = []
+        within = STARTED.set(started)
         try:
             tool = self._named(name)
             given = check(tool.renamed(_parsed(arguments, name)), tool.schema, name)
@@ -196,6 +199,11 @@ class Toolset:
             answer = self.dialect.failure(error, name, given)
             text = answer.text if isinstance(answer, Reply) else None
             result = Result(answer, text=text, error=error)
+        finally:
+            STARTED.reset(within)
+            for process in started:
+                with contextlib.suppress(HoldfastError):
+                    await process.release()
         if notes:
             result.add_note("; ".join(notes))
         with contextlib.suppress(HoldfastError):  # it comes with a later answer then
@@ -244,21 +252,36 @@ class Toolset:
             self._acknowledging -= read.keys()
 
     async def _add_events(self, result: Result) -> None:
-        fresh = [event async for event in self.client.events() if event.id not in self._shown]
-        told: list[dict[str, Any]] = []
+        """Add what nobody else tells of: claimed, until the model has read it."""
+        fresh = [event async for event in self.client.events()]
+        texts: dict[str, str] = {}
         room = _EVENT_CHARACTERS
         for event in fresh[:_EVENTS]:
             text = self.dialect.notice(event)
             room -= len(text)
-            if room < 0 and told:
+            if room < 0 and texts:
                 break
-            self._shown[event.id] = event
-            told.append({**_shown(event, text), **self._published(event)})
-        if len(told) < len(fresh):
-            left = len(fresh) - len(told)
+            texts[event.id] = text
+        if not texts:
+            return
+        mine = await self.client.claim(*(event for event in fresh if event.id in texts))
+        self._shown.update((event.id, event) for event in mine)
+        told = [{**_shown(each, texts[each.id]), **self._published(each)} for each in mine]
+        left = len(fresh) - len(texts)
+        if left:
             told.append({"type": "more", "text": f"{left} more events come with the next results"})
         if told:
             result.add_events(told)
+
+    async def unread(self, result: Result) -> None:
+        """Say that a result did not reach its model: its events come with the next one.
+
+        Or somebody else in the session tells of them.
+        """
+        ids = [each.get("id") for each in result.get("events", [])]
+        events = [self._shown.pop(each) for each in ids if each in self._shown]
+        with contextlib.suppress(HoldfastError):
+            await self.client.release(*events)
 
     def _published(self, event: Event) -> dict[str, Any]:
         """The ports of the container it is about, as in every result."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from contextvars import ContextVar
 
 from ..client.config import UNSET
 from ..core.environment import is_within, working_directory
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from ..client.process import Process
     from ..core.record import Record
 
+# The processes that the call of a tool has started. Their ends are the call's until it answers: who
+# else follows the session is not told of what this answer may show.
+STARTED: ContextVar[list[Process] | None] = ContextVar("started", default=None)
 _HERE = ("", "localhost", "127.0.0.1", "::1")
 _LOCAL_URL = re.compile(r"(https?)://(?:127\.0\.0\.1|localhost)(?::([0-9]+))?(?=[/?# ]|$)")
 _PORTS = {"http": 80, "https": 443}
@@ -97,17 +101,21 @@ class Confinement:
         **options: Any,
     ) -> Process:
         """Spawn, confined; with `inside` in the container of that process."""
+        started = STARTED.get()
+        claim = started is not None
         if inside is not None:
             self.check_input(inside.record)
             for name in ("docker", "ports", "sandbox"):
                 options.pop(name, None)
-            process = await inside.exec(command, tty=tty or tmux, **options)
+            process = await inside.exec(command, tty=tty or tmux, claim=claim, **options)
         else:
             options = self._confined(options | self._limited(limits or {}))
             if options.get("docker"):
                 tty, tmux = tty or tmux, False  # a container has its own terminal
-            process = await self._client.spawn(command, tty=tty, tmux=tmux, **options)
+            process = await self._client.spawn(command, tty=tty, tmux=tmux, claim=claim, **options)
         self._started.add(process.handle)
+        if started is not None:
+            started.append(process)
         return process
 
     def _confined(self, options: dict[str, Any]) -> dict[str, Any]:

@@ -164,12 +164,19 @@ class Call:
 
     async def wait(self, process: Process, timeout: float | None = None) -> Exit | None:
         """Wait for its end; None if it does not come before time or the caller's patience is up."""
-        for step in self._steps(timeout):
-            try:
-                return await process.wait(step)
-            except WaitTimeout:
-                await self.say(f"{process.handle} is running")
-        return None
+        claimed = process.claimed or not process.record.running
+        if not claimed:
+            await process.claim()  # for all of it, not for each piece
+        try:
+            for step in self._steps(timeout):
+                try:
+                    return await process.wait(step)
+                except WaitTimeout:
+                    await self.say(f"{process.handle} is running")
+            return None
+        finally:
+            if not claimed:
+                await process.release()
 
     async def wait_for(
         self,

@@ -117,3 +117,10 @@ class SyncToolset:
         few seconds meanwhile, with the seconds so far and a line of text, and may be asynchronous.
         """
         return run(self._toolset.call(name, arguments, patience=patience, progress=progress))
+
+    def unread(self, result: Result) -> None:
+        """Say that a result did not reach its model: its events come with the next one.
+
+        Or somebody else in the session tells of them.
+        """
+        run(self._toolset.unread(result))
