@@ -1,4 +1,4 @@
-"""Each end is told once: by a wait, by a result or by an event, whoever else is there to be told."""
+"""Each end is told once: by a wait, a result or an event, whoever else is there to be told."""
 
 from __future__ import annotations
 
