@@ -98,9 +98,9 @@ def test_a_follower_is_not_told_of_what_others_wait_for_stop_or_see_begin(sessio
     async def test(client: Client) -> None:
         async with follower(session) as told:
             for _ in range(5):
-                some = [await client.spawn("sleep 0.1") for _ in range(3)]
+                some = [await client.spawn("sleep 0.1", claim=True) for _ in range(3)]
                 await asyncio.gather(*(process.wait(30) for process in some))
-                some = [await client.spawn("sleep 0.1") for _ in range(3)]
+                some = [await client.spawn("sleep 0.1", claim=True) for _ in range(3)]
                 assert (await client.wait_for(some, "exit", all=True, timeout=30)).ok
                 assert (await client.spawn("exit 4", check="30s")).record.exit_code == 4
                 assert (await client.spawn("exit 5", yield_ms=30_000)).record.exit_code == 5

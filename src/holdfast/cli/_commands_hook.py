@@ -29,7 +29,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from holdfast.client.sync import SyncClient
+    from holdfast.client.sync import SyncAgent, SyncClient
     from holdfast.core.record import Event
 
     from ._parser import Parser
@@ -107,6 +107,10 @@ def do_hook(args: Namespace) -> int:
         client.close()
         os.close(place)
     return WAKE
+
+
+def _is_open(agent: SyncAgent) -> bool:
+    return agent.record.running or not agent.record.told
 
 
 def _reader_is_gone() -> bool:
@@ -234,7 +238,7 @@ def _news(client: SyncClient, session: str, settle: float, deadline: float | Non
                     return claimed
                 continue
             working = client.list(ended=False)
-            if not working and not any(agent.record.running for agent in client.agents()):
+            if not working and not any(map(_is_open, client.agents())):
                 if list(client.events()):
                     continue  # it came just now
                 if all(process.record.told for process in client.list()):

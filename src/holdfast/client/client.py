@@ -36,7 +36,7 @@ from ..terminal.tmux_pane import Pane
 from . import find_keeper
 from .config import UNSET, Config, load_config
 from .labels import labelled
-from .process import EARLY, YIELDED, Process, Receipt, several
+from .process import CLAIM_PATIENCE, EARLY, YIELDED, Process, Receipt, several
 from .spawn_request import spawn_request
 
 TYPE_CHECKING = False
@@ -509,7 +509,7 @@ class Client:
             by = new_claim()
             wanted = {"session": session, "ids": [event.id for event in some], "by": by}
             try:
-                answer = await self._link.call("claim", wanted)
+                answer = await self._link.call("claim", wanted, CLAIM_PATIENCE)
             except BaseException:
                 await self._let_go(session, by)
                 raise
@@ -556,9 +556,12 @@ class Client:
             await self._link.post("acknowledge", used)
 
     async def _release(self, session: str, by: str, ids: _List[str] | None = None) -> None:
-        """Give up a claim; others can have what it was on when this returns."""
+        """Give up a claim; if a keeper answers, others can have what it was on from now on."""
         try:
-            await self._link.call("release", {"session": session, "by": by, "ids": ids})
+            wanted = {"session": session, "by": by, "ids": ids}
+            await self._link.call("release", wanted, CLAIM_PATIENCE)
+        except HoldfastError:
+            await self._let_go(session, by)
         except BaseException:
             await self._let_go(session, by)
             raise

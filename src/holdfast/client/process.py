@@ -52,6 +52,7 @@ _INTERRUPTED = 0.5
 _WOKEN = 5.0
 _KEY_SIGNALS = {0x03: SIGINT, 0x1A: SIGTSTP, 0x1C: SIGQUIT}
 _ANSWER = 20.0  # seconds for the keeper's answer, beyond the time that the process itself has
+CLAIM_PATIENCE = 5.0  # for a keeper that does not answer: nothing else is held up by a claim
 EARLY = 4000  # characters of output that a check at the start returns
 YIELDED = 10_000  # and a wait for what may be quick
 
@@ -618,12 +619,11 @@ class Process:
         """
         if self._claim is None:
             by = new_claim()
-            session, handles = self.record.session, [self.handle]
-            wanted = {"session": session, "handles": handles, "by": by}
+            wanted = {"session": self.record.session, "handles": [self.handle], "by": by}
             try:
-                await self._client._link.call("claim", wanted)
+                await self._client._link.call("claim", wanted, CLAIM_PATIENCE)
             except BaseException:
-                await self._client._let_go(session, by)
+                await self._client._let_go(self.record.session, by)
                 raise
             self._claim = by
 

@@ -27,7 +27,7 @@ from ..output.log import Log
 from . import conditions
 from .conditions import Met, Situation
 from .find_keeper import keeper_holds
-from .process import Patience
+from .process import CLAIM_PATIENCE, Patience
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ class Waiting:
 
     async def run(self, timeout: float | None, progress: Progress | None = None) -> Waited:
         """Wait; `progress` is called now and then with what is still waited for."""
-        await self._claim_ends()
+        await self._claim_ends(timeout)
         try:
             waited = await self._until_decided(timeout, progress)
         except BaseException:
@@ -189,16 +189,17 @@ class Waiting:
             raise
         return waited
 
-    async def _claim_ends(self) -> None:
+    async def _claim_ends(self, timeout: float | None) -> None:
         """Whoever ends meanwhile is told of by this wait alone."""
         client, running = self._client, self._running()
         mine = client.session or DEFAULT_SESSION
         handles = [each.record.handle for each in running if each.record.session == mine]
         if handles:
             wanted = {"session": mine, "handles": handles, "by": self._claim}
+            patience = CLAIM_PATIENCE if timeout is None else min(timeout, CLAIM_PATIENCE)
+            self._claimed = mine
             try:
-                await client._link.call("claim", wanted)
-                self._claimed = mine
+                await client._link.call("claim", wanted, patience)
             except HoldfastError:
                 return  # what can be seen can be waited for all the same
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from ..core.errors import HoldfastError, WaitTimeout
@@ -166,7 +167,8 @@ class Call:
         """Wait for its end; None if it does not come before time or the caller's patience is up."""
         claimed = process.claimed or not process.record.running
         if not claimed:
-            await process.claim()  # for all of it, not for each piece
+            with suppress(WaitTimeout):  # from a keeper that says nothing
+                await process.claim()  # for all of it, not for each piece
         try:
             for step in self._steps(timeout):
                 try:
