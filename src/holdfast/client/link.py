@@ -378,6 +378,13 @@ class BlockingLink:
             return
         self._free.append(wire)
 
+    async def _ask_again(self, posted: dict[int, tuple[str, dict[str, Any]]]) -> None:
+        for verb, args in posted.values():
+            try:
+                await self.call(verb, args)
+            except HoldfastError:
+                return  # nobody is left to be told
+
     async def readable(self, fd: int | None, timeout: float) -> None:
         if fd is None:
             time.sleep(timeout)
@@ -416,9 +423,10 @@ class BlockingLink:
                     each.receive(-1, time.monotonic() + 0.001)
                 except (TimeoutError, Gone) as error:
                     if isinstance(error, Gone) or each.posted == lost:
-                        for verb, args in each.posted.values():
-                            await self.call(verb, args)
+                        await self._ask_again(each.posted)
                         break
+                except HoldfastError:
+                    break  # it speaks another protocol: nobody is left to be told
             each.close()
         self._closed = True
         waiting = list(self._beside.values()) if self._pid == os.getpid() else []
