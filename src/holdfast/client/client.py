@@ -315,6 +315,7 @@ class Client:
         receipts = [Receipt.of(receipt) for receipt in answer["receipts"]]
         for receipt in receipts:
             await self.acknowledge_end(receipt.record)
+        await self._let_go(self.session or DEFAULT_SESSION, by)
         return receipts
 
     async def lease(self, grace: Duration) -> None:

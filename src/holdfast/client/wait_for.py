@@ -181,13 +181,12 @@ class Waiting:
 
     async def run(self, timeout: float | None, progress: Progress | None = None) -> Waited:
         """Wait; `progress` is called now and then with what is still waited for."""
-        await self._claim_ends(timeout)
         try:
-            waited = await self._until_decided(timeout, progress)
+            await self._claim_ends(timeout)
+            return await self._until_decided(timeout, progress)
         except BaseException:
             await self._let_go()
             raise
-        return waited
 
     async def _claim_ends(self, timeout: float | None) -> None:
         """Whoever ends meanwhile is told of by this wait alone."""
