@@ -543,7 +543,7 @@ async def test_a_server_that_stops_answers_whoever_waits(
         (None, True, 50),
         ("some-agent", True, 50),
         ("codex-mcp-client", True, 50),
-        ("claude-code", True, 240),
+        ("claude-code", True, 100),
         ("claude-code", False, 50),
         ("gemini-cli-mcp-client-holdfast", True, 240),
         ("opencode", True, 25),

@@ -63,6 +63,13 @@ def test_the_whole_schema_is_small(tools: Toolset) -> None:
     assert size < 4 * 2500
 
 
+def test_claude_code_does_not_hide_them_behind_a_search(tools: Toolset) -> None:
+    """Where tools are many, a client loads them when they are asked for; these are few."""
+    for tool in tools.definitions("mcp"):
+        assert tool["_meta"] == {"anthropic/alwaysLoad": True}
+    assert not any("_meta" in tool for tool in tools.definitions("anthropic"))
+
+
 def test_poll_has_what_is_new_however_much_it_is(tools: Toolset, gate: Gate) -> None:
     """Each part once; the middle of a flood is left out, and that is said."""
     handle = spawn(tools, f"echo first; : < {gate.path}; seq 500000; echo last")

@@ -11,7 +11,9 @@ USUAL = 50.0  # most clients give up after a minute
 # for calls that ask for progress: a client that sees some does not take the server for dead.
 _SHORT = {"opencode": 25.0}
 _LONG = {
-    "claude-code": 240.0,  # no limit for stdio, and about five minutes without an answer for HTTP
+    # It has no limit for stdio, but moves a call to the background after two minutes, and may then
+    # lose its result.
+    "claude-code": 100.0,
     "gemini-cli": 240.0,  # ten minutes
 }
 

@@ -160,7 +160,10 @@ class Toolset:
         """The tools as a model's API, or an MCP client, wants them described."""
         if style not in STYLES:
             raise BadRequest(f"definitions are for {', '.join(STYLES)}, not {style!r}")
-        return [self._tools[name].definition(style) for name in self.names]
+        found = [self._tools[name].definition(style) for name in self.names]
+        if style == "mcp" and self.dialect.always_loaded:
+            found = [{**each, "_meta": {"anthropic/alwaysLoad": True}} for each in found]
+        return found
 
     async def call(
         self,

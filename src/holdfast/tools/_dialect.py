@@ -26,6 +26,8 @@ class Dialect:
     """
 
     name = ""
+    # Few tools that a model uses again and again: not to be hidden behind a search for tools.
+    always_loaded = False
     lease_grace: float | None = None  # how long what it started may outlive its client
     # What a model is told once, where there is a place for it (the instructions of an MCP server).
     instructions = ""

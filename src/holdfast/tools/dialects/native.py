@@ -94,6 +94,7 @@ _PROCESS: dict[str, Schema] = {
 
 class Native(Duragent):
     name = "native"
+    always_loaded = True
 
     def tools(self) -> list[Tool]:
         return [
