@@ -299,7 +299,13 @@ class Crowd:
 
 
 @pytest.mark.parametrize(
-    "rounds", [40, pytest.param(1000, marks=[pytest.mark.long, pytest.mark.weight(120)])]
+    "rounds",
+    [
+        40,
+        pytest.param(
+            1000, marks=[pytest.mark.long, pytest.mark.weight(120), pytest.mark.timeout(1200)]
+        ),
+    ],
 )
 def test_whoever_waits_follows_or_asks_and_dies_each_end_is_told_once(
     home: str, rounds: int
