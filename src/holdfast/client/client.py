@@ -469,7 +469,7 @@ class Client:
     def _pending(
         self, acknowledged: bool, there: set[tuple[str, str]] | None = None
     ) -> _List[Event]:
-        """What is to be told, or with `acknowledged` all; `there` gets the ids of all there are."""
+        """Events to be told, or with `acknowledged` all; `there` gets the ids of all there are."""
         found: list[tuple[str, Event]] = []
         for name in self._sessions():
             at = ""

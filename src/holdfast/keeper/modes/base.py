@@ -161,7 +161,7 @@ class Mode:
         return note
 
     def unread(self, child: Child) -> None:
-        """Its FIFO is gone before all was read: see to whoever writes into it and is not its."""
+        """See to who else writes into its FIFO, which is gone before all of it was read."""
 
 
 def _peak_memory(record: Record, note: ExitNote) -> int | None:
