@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 from holdfast import Event, SyncClient, SyncProcess
 from holdfast.core.completion_text import clean_tail, clean_text
 from holdfast.core.record import duration_text
+from holdfast.output.log import Log
 from holdfast.testing import wait_until
 
 pytestmark = pytest.mark.shared_keeper
@@ -84,6 +87,31 @@ def test_a_follower_never_gets_half_a_character(hf: SyncClient, child: Child) ->
     assert len(pieces) > 3, "it was read while it was written"
     assert b"".join(pieces) == message
     assert all("\ufffd" not in piece.decode() for piece in pieces)
+
+
+def test_what_is_written_while_a_read_looks_never_splits_a_character(tmp_path: Path) -> None:
+    """Between a read of the bytes and the look whether there are more, more may come."""
+    path = tmp_path / "proc.log"
+    path.touch()
+    count = 20_000
+    writer = f"""
+import os
+fd = os.open({str(path)!r}, os.O_WRONLY | os.O_APPEND)
+for byte in "\u20ac".encode() * {count}:
+    os.write(fd, bytes([byte]))
+"""
+    log = Log(str(path), str(tmp_path / "proc.head"))
+    with subprocess.Popen([sys.executable, "-c", writer]) as process:
+        try:
+            position = 0
+            while position < count * 3:
+                output = log.read(position, 1 << 16, whole_characters=True)
+                assert len(output.data) % 3 == 0, f"cut at {output.end}"
+                position = output.end
+                assert process.poll() in (None, 0)
+        finally:
+            process.kill()
+    log.close()
 
 
 # -- any bytes -------------------------------------------------------------------------------------

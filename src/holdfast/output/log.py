@@ -221,7 +221,7 @@ class Log:
             output = self._read_anew(offset, limit)
         if whole_characters and output.data:
             data = output.data
-            keep = _whole(data, waiting=len(data) < limit and not output.more)
+            keep = _whole(data, waiting=len(data) < limit)
             if keep < len(data):
                 output.data = data[:keep]
                 output.end = output.start + keep
