@@ -34,6 +34,7 @@ from .home import (
     write_all,
 )
 from .record import Event, Member
+from .wire import encode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class Claim:
         return f"<Claim {self.by} of pid {self.pid} on {', '.join(self.ids)}>"
 
     def line(self, ids: Iterable[str]) -> bytes:
-        return _line(
+        return encode(
             {
                 "claim": list(ids),
                 "by": self.by,
@@ -245,7 +246,7 @@ class OutboxWriter:
             return seq
         seq = self._next
         line = {"seq": seq, **entry}
-        self._append(_line(line))
+        self._append(encode(line))
         self._next = seq + 1
         self._open[event_id] = seq
         self._lines += 1
@@ -286,7 +287,7 @@ class OutboxWriter:
         given = [self.claims.by[by] for by in names if by in self.claims.by]
         if not given:
             return
-        data = _line({"free": [claim.by for claim in given]})
+        data = encode({"free": [claim.by for claim in given]})
         for claim in given:
             del self.claims.by[claim.by]
             claim.ids = {each: None for each in claim.ids if ids is not None and each not in ids}
@@ -308,7 +309,7 @@ class OutboxWriter:
         ahead = [each for each in given if claim is not None and each in claim.ids]
         known = list(dict.fromkeys(done + ahead))
         if known or claim is not None:
-            self._write(_line({"ack": known, "by": by} if claim is not None else {"ack": known}))
+            self._write(encode({"ack": known, "by": by} if claim is not None else {"ack": known}))
             for event_id in known:
                 self._done[event_id] = self._open.pop(event_id, 0)
             self.claims.acknowledged(known, by)
@@ -342,16 +343,22 @@ class OutboxWriter:
         except FileNotFoundError:  # its directory was deleted under us
             make_private_directory(self._home.session(self._session))
             fd = open_private(self._path, flags)
+        data = self._late + data
         try:
-            size = os.fstat(fd).st_size
-            try:
-                write_all(fd, self._late + data)
-            except OSError:
-                os.ftruncate(fd, size)  # a full disk: leave no half line behind
-                raise
+            written = os.write(fd, data)
+            if written < len(data):
+                self._append_rest(fd, data, written)
             self._late = b""
         finally:
             os.close(fd)
+
+    def _append_rest(self, fd: int, data: bytes, written: int) -> None:
+        size = os.fstat(fd).st_size - written
+        try:
+            write_all(fd, data[written:])
+        except OSError:
+            os.ftruncate(fd, size)  # a full disk: leave no half line behind
+            raise
 
     def open_entries(self, ids: Iterable[str] | None = None) -> dict[str, dict[str, Any]]:
         """The entries with these ids, or all, that nobody has acknowledged."""
@@ -391,21 +398,17 @@ class OutboxWriter:
     def _rewrite(self, entries: list[dict[str, Any]] | None = None) -> None:
         if entries is None:
             entries = self._open_entries()
-        lines = [_line({"next": self._next})]
-        lines += [_line(entry) for entry in entries]
+        lines = [encode({"next": self._next})]
+        lines += [encode(entry) for entry in entries]
         remembered = list(self._done)[-_REMEMBERED:]
         if remembered:
-            lines.append(_line({"ack": remembered}))
+            lines.append(encode({"ack": remembered}))
         lines += [claim.line(claim.ids) for claim in self.claims.by.values()]
         replace_private(self._path, b"".join(lines))
         self._late = b""
         self._open = {entry["id"]: entry["seq"] for entry in entries}
         self._done = dict.fromkeys(remembered, 0)
         self._lines = len(lines)
-
-
-def _line(entry: dict[str, Any]) -> bytes:
-    return json.dumps(entry, separators=(",", ":")).encode() + b"\n"
 
 
 def _entries(data: bytes) -> Iterable[dict[str, Any]]:

@@ -333,7 +333,7 @@ class Record:
             setattr(self, name, ending[name])
 
     def to_json(self) -> dict[str, Any]:
-        data = {name: getattr(self, name) for name in RECORD_FIELDS}
+        data = dict(zip(RECORD_FIELDS, _fields_of(self), strict=True))
         if self.stop is not None:
             data["stop"] = {f.name: getattr(self.stop, f.name) for f in fields(Stop)}
         return data

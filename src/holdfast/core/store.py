@@ -39,6 +39,7 @@ from .home import (
     unusable,
 )
 from .record import ExitNote, Record
+from .wire import encode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -338,7 +339,7 @@ class Store:
     # -- exit notes ----------------------------------------------------------------------------
 
     def write_exit(self, handle: str, note: ExitNote) -> None:
-        body = json.dumps(note.to_json(), separators=(",", ":")).encode()
+        body = encode(note.to_json())[:-1]
         head = _NOTE_HEAD.pack(_NOTE_MAGIC, binascii.crc32(body), len(body))
         path = self.home.exit(handle)
         if unusable(path):
@@ -373,7 +374,7 @@ class Store:
 
 
 def _encode(record: Record) -> bytes:
-    body = json.dumps(record.to_json(), separators=(",", ":")).encode()[1:]
+    body = encode(record.to_json())[1:-1]
     data = b'%s%08x",%s' % (_CHECK, binascii.crc32(body), body)
     return data.ljust(_PAGE - 1) + b"\n"
 

@@ -1,9 +1,10 @@
 """Telling of an end, a prompt, or what a watch saw: the outbox entry, then the record that says so.
 
-Whoever sees in a record that a process has ended finds the entry too. A worker that dies in between
-leaves a record that says running; its successor learns of the end again, and appends the entry
-unless it is there: an entry is never appended twice, for its id is the process's own. On a full
-disk the entry waits here, and the record on disk says that it was not told meanwhile.
+Whoever sees in a record that a process has ended finds the entry too, unless the end is somebody
+else's: where a waiter has claimed it, the waiter is answered first. A worker that dies in between
+leaves a record that says running, or not told; its successor appends the entry unless it is there:
+an entry is never appended twice, for its id is the process's own. On a full disk the entry waits
+here, and the record on disk says that it was not told meanwhile.
 """
 
 from __future__ import annotations
@@ -71,14 +72,28 @@ class Delivery:
         return handle in self._unsaved
 
     def first_end(self, child: Child) -> None:
-        """Tell of an end and write it down, before anybody is answered."""
+        """Tell of an end and write it down, before anybody is answered.
+
+        Of one that a waiter has claimed it is enough that it is written down: nobody else is to be
+        told, and `end`, which comes next, tells it.
+        """
         if not os.path.lexists(self._home.meta(child.record.handle)):
             try:  # somebody deleted it while it ran, perhaps with the whole home
                 self._home.ensure()
                 self._store.restore(child.record)
             except (OSError, StoreError) as error:
                 say(f"{child.record.handle}: {error}")
-        self.end(child)
+        if child.waiters and self._is_claimed(child.record):
+            try:
+                self._store.save(child.record)
+            except (OSError, StoreError):
+                pass  # `end` writes it too, and says what is wrong
+        else:
+            self.end(child)
+
+    def _is_claimed(self, record: Record) -> bool:
+        outbox = self._outboxes.get(record.session)
+        return outbox is not None and bool(outbox.claims.on(end_event_id(record.handle)))
 
     def end(self, child: Child) -> None:
         """Tell of an end, or of what was learnt about it since."""

@@ -270,8 +270,7 @@ def peak_memory(paths: list[str]) -> int | None:
     for path in paths:
         for name in ("memory.peak", "memory.max_usage_in_bytes"):
             try:
-                with open(f"{path}/{name}", "rb") as file:
-                    return int(file.read())
+                return int(_read_number(f"{path}/{name}"))
             except (OSError, ValueError):
                 continue
     return None
@@ -348,6 +347,14 @@ def _read(path: str) -> str:
         if error.errno in (errno.EMFILE, errno.ENFILE):
             raise  # which says nothing of what is there
         return ""
+
+
+def _read_number(path: str) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(fd, 64)
+    finally:
+        os.close(fd)
 
 
 def _write(path: str, text: str) -> None:
