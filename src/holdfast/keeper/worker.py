@@ -5,8 +5,8 @@ with the guard, before anybody relies on it.
 
 Start: record written (without a pid); guard told "launching"; process made; guard given the
 descriptors; caller answered; record written with the pid. End: output drained; outbox entry
-appended; record written (ended, and told); process reaped; waiters told. Whoever has claimed the end
-is told as soon as it is in the record.
+appended; record written (ended, and told); process reaped; waiters told. Those who have claimed the
+end are told as soon as it is in the record.
 """
 
 from __future__ import annotations
