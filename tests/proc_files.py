@@ -51,3 +51,9 @@ def descriptors_at_rest(pid: int) -> set[int]:
         return found if asleep() and turns(pid) == before else set()
 
     return wait_until(look, what=f"rest of process {pid}")
+
+
+def first_free_descriptor(pid: int) -> int:
+    """The number that the next descriptor of a process gets; with it as the limit it gets none."""
+    open_ones = descriptors_at_rest(pid)
+    return next(number for number in range(len(open_ones) + 1) if number not in open_ones)

@@ -26,7 +26,7 @@ from holdfast.core.home import Home, new_handle
 from holdfast.linux.kernel import all_processes, stat
 from holdfast.testing import wait_until
 from tests.contained import MODES, alive, carriers, groups_of, hf, inhabited, kind, mode_of
-from tests.proc_files import descriptors_at_rest, turns
+from tests.proc_files import descriptors_at_rest, first_free_descriptor, turns
 from tests.stepping import killed_at
 
 TYPE_CHECKING = False
@@ -302,8 +302,7 @@ def test_an_end_without_a_descriptor_to_look_with_is_found_out_later(
     """The worker asks the group of a process for its end; it goes on when it cannot."""
     process = hf.spawn("sleep 1000", **mode_of(mode))
     worker, pid = hf.keeper_status()["worker"], process.record.pid or 0
-    used = max(descriptors_at_rest(worker)) + 1
-    with limited(hf, resource.RLIMIT_NOFILE, used):
+    with limited(hf, resource.RLIMIT_NOFILE, first_free_descriptor(worker)):
         os.kill(pid, signal.SIGKILL)
         before = turns(worker)
         wait_until(lambda: not alive(pid) and turns(worker) > before + 3)

@@ -33,7 +33,7 @@ from holdfast.keeper.loop import IN, Loop
 from holdfast.linux.cgroup import own_groups
 from holdfast.linux.kernel import stat
 from holdfast.testing import wait_until
-from tests.proc_files import descriptors_at_rest, watchers_below
+from tests.proc_files import first_free_descriptor, watchers_below
 from tests.stepping import Stepper
 
 KillBoth = Callable[[SyncClient], None]
@@ -635,10 +635,8 @@ def test_a_client_that_cannot_be_looked_at_is_told_that_descriptors_are_missing(
 ) -> None:
     """One for its connection, none for a look at who it is: it is not taken for a stranger."""
     worker = hf.keeper_status()["worker"]
-    open_ones = descriptors_at_rest(worker)
-    free = next(number for number in range(len(open_ones) + 1) if number not in open_ones)
     with (
-        descriptors(worker, free + 1),
+        descriptors(worker, first_free_descriptor(worker) + 1),
         pytest.raises(SpawnError, match="out of descriptors"),
         connect(session="another"),
     ):
