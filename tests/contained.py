@@ -15,18 +15,19 @@ from holdfast.linux.cgroup import LIMITS, Trees, members, own_groups
 from holdfast.linux.kernel import all_processes, mark_number, mark_of, marked_number, stat
 
 MODES = ("pipe", "pty", "tmux")
-BEST = Trees("nowhere").kind()
+_NOWHERE = f"nowhere-{os.getpid()}"  # its groups are its own: others run tests at the same time
+BEST = Trees(_NOWHERE).kind()
 # What a control group can limit here.
 LIMITING = {
-    name for name in LIMITS if BEST != "tree" and Trees("nowhere").limiting(name) is not None
+    name for name in LIMITS if BEST != "tree" and Trees(_NOWHERE).limiting(name) is not None
 }
 # The strongest that can be had, and the weaker ones that can be asked for.
 KINDS = [BEST]
-if BEST == "cgroup" and Trees("nowhere").usable("freezer"):
+if BEST == "cgroup" and Trees(_NOWHERE).usable("freezer"):
     KINDS.append("cgroup-v1")
 if BEST != "tree":
     KINDS.append("tree")
-Trees("nowhere").clean_up(going=True)
+Trees(_NOWHERE).clean_up(going=True)
 
 
 def _param(kind: str) -> Any:
