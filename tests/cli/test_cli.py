@@ -789,10 +789,19 @@ def test_doctor_says_what_works(home: str) -> None:
     assert {"python", "pidfd", "splice", "bash", "home", "keeper", "lifetime"} <= checks.keys()
     assert "1 running" in checks["keeper"]["text"]
     Path(home, "processes", "proc-aaaaaaaaaaaaaaaa.meta.json.bad").touch()
-    assert "set aside" in cli("doctor").out
-    bad = cli("doctor", env={"HOLDFAST_HOME": "/dev/null"})
+    assert "set aside" in cli("doctor", "records").out
+    bad = cli("doctor", "disk", env={"HOLDFAST_HOME": "/dev/null"})
     assert bad.code == 1
-    assert re.search("^problem +home", bad.out, re.MULTILINE)
+    assert re.match("problem +home", bad.out), "a problem is told, whatever is asked for"
+
+
+def test_doctor_looks_only_at_what_is_asked_for() -> None:
+    """In its own order; a name that no check has is answered with those there are."""
+    done = cli("doctor", "log caps", "python")
+    assert [line[9:].split("  ")[0] for line in done.lines] == ["python", "log caps"]
+    assert "no check is called 'pythn'; there are python, pidfd," in one_error(
+        cli("doctor", "pythn")
+    )
 
 
 @pytest.mark.parametrize(

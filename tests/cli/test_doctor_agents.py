@@ -17,14 +17,15 @@ pytestmark = [pytest.mark.shared_keeper, pytest.mark.usefixtures("home")]
 def doctor(name: str, cwd: Path | None = None, **env: str) -> tuple[str, str]:
     """The state and text of one row."""
     done = subprocess.run(
-        [sys.executable, "-m", "holdfast", "doctor", "--json"],
+        [sys.executable, "-m", "holdfast", "doctor", "--json", name],
         cwd=cwd,
         env={**os.environ, **env},
         capture_output=True,
         timeout=120,
         check=True,
     )
-    (row,) = [check for check in json.loads(done.stdout) if check["name"] == name]
+    (row,) = json.loads(done.stdout)
+    assert row["name"] == name
     return row["state"], row["text"]
 
 

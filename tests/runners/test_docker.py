@@ -1058,11 +1058,8 @@ def test_doctor_says_how_docker_is(
     """Which engine, what is left over there with the way to remove it, or what to do."""
 
     def lines() -> list[dict[str, str]]:
-        return [
-            check
-            for check in json.loads(holdfast("doctor", "--json").stdout)
-            if check["name"] == "docker"
-        ]
+        found: list[dict[str, str]] = json.loads(holdfast("doctor", "--json", "docker").stdout)
+        return found
 
     running = hf.spawn("exec sleep 1000", docker=BOX)
     (line, *_) = lines()

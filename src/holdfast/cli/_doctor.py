@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import BadRequest, HoldfastError
 from holdfast.core.home import Home
 from holdfast.linux import kernel
 
@@ -18,7 +19,7 @@ from ._doctor_check import Check
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from ._parser import Parser
 
@@ -27,11 +28,12 @@ _COLOURS = {"ok": "green", "note": "yellow", "problem": "red"}
 
 def options_doctor(parser: Parser) -> None:
     parser.json("print the checks as one JSON array")
+    parser.words("[CHECK...]", 0, None)
 
 
 def do_doctor(args: Namespace) -> int:
     checks = []
-    for check in _checks():
+    for check in _checks(args.words):
         checks.append(check)
         if not args.json:
             state = _render.paint(
@@ -43,24 +45,42 @@ def do_doctor(args: Namespace) -> int:
     return 1 if any(check.state == "problem" for check in checks) else 0
 
 
-def _checks() -> Iterator[Check]:
-    yield _python()
-    for name, attempt, without in _KERNEL:
-        yield _tried(name, attempt, without)
-    yield from _programs()
-    home = Home.locate()
+def _checks(wanted: list[str]) -> Iterator[Check]:
+    """All of them, or those with these names; nothing else is tried then."""
+    parts = _parts(Home.locate())
+    known = [name for names, _ in parts for name in names]
+    for name in wanted:
+        if name not in known:
+            raise BadRequest(f"no check is called {name!r}; there are {', '.join(known)}")
+    for names, make in parts:
+        if not wanted or not set(names).isdisjoint(wanted):
+            for check in make():
+                if not wanted or check.name in wanted or check.state == "problem":
+                    yield check
+
+
+def _parts(home: Home) -> list[tuple[list[str], Callable[[], Iterable[Check]]]]:
+    """What is looked at, in order: the names of the checks, and the look."""
     from ._doctor_agents import hook_check, mcp_check
     from ._doctor_containment import contain_checks
     from ._doctor_docker import docker_checks
     from ._doctor_home import home_checks
     from ._doctor_lifetime import place_check
 
-    yield from contain_checks(home)
-    yield from docker_checks(home)
-    yield mcp_check()
-    yield hook_check()
-    yield from home_checks(home)
-    yield place_check(home)
+    return [
+        (["python"], lambda: [_python()]),
+        *(([name], partial(_tried, name, attempt, without)) for name, attempt, without in _KERNEL),
+        (["bash", "tmux"], _programs),
+        (["containment", "limits", "sandbox"], lambda: contain_checks(home)),
+        (["docker"], lambda: docker_checks(home)),
+        (["mcp"], lambda: [mcp_check()]),
+        (["hook"], lambda: [hook_check()]),
+        (
+            ["home", "disk", "log caps", "settings", "keeper", "records"],
+            lambda: home_checks(home),
+        ),
+        (["lifetime"], lambda: [place_check(home)]),
+    ]
 
 
 def _python() -> Check:
@@ -182,13 +202,13 @@ _KERNEL: tuple[tuple[str, Callable[[], str], tuple[str, str]], ...] = (
 )
 
 
-def _tried(name: str, attempt: Callable[[], str], without: tuple[str, str]) -> Check:
+def _tried(name: str, attempt: Callable[[], str], without: tuple[str, str]) -> Iterator[Check]:
     try:
-        return Check("ok", name, attempt())
+        yield Check("ok", name, attempt())
     except (OSError, AttributeError, HoldfastError) as error:
         state, text = without
         why = getattr(error, "strerror", None) or str(error)
-        return Check(state, name, f"{why}: {text}")
+        yield Check(state, name, f"{why}: {text}")
 
 
 # -- programs --------------------------------------------------------------------------------------
