@@ -25,7 +25,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import KeeperError, SpawnError, SyncClient, SyncProcess, connect
+from holdfast import KeeperError, SpawnError, SyncClient, SyncProcess, WaitTimeout, connect
 from holdfast.core.home import Home
 from holdfast.keeper.channel import Channel
 from holdfast.keeper.held_fds import Held
@@ -344,8 +344,13 @@ def gone(pid: int) -> bool:
 @pytest.mark.weight(10)
 def test_a_stopped_worker_is_replaced_and_the_call_is_answered(hf: SyncClient, home: str) -> None:
     process = hf.spawn("echo before; exec sleep 600")
+    hf.spawn("true")
+    (event,) = wait_until(lambda: list(hf.events()))
     worker = hf.keeper_status()["worker"]
     os.kill(worker, signal.SIGSTOP)
+    with pytest.raises(WaitTimeout):
+        hf.claim(event, timeout=0.1)
+    assert hf.claim(event) == [event]
     assert hf.spawn(["echo", "after"]).wait(60).code == 0
     assert hf.keeper_status()["worker"] != worker
     assert "the worker is stopped" in journal(home)

@@ -699,6 +699,28 @@ def test_typing_into_one_that_has_just_ended_leaves_the_others_their_terminals(
 
 
 @pytest.mark.own_keeper
+def test_typing_into_the_last_that_has_ended_says_so_whoever_has_its_terminal_now(
+    hf: SyncClient,
+) -> None:
+    """tmux has gone with it, and the name of its terminal is another's."""
+    process = hf.spawn("read -r line", tmux=True)
+    record, terminals = process.record, list[int]()
+    process.send("x", enter=True)
+    process.wait(30)
+    wait_until(lambda: not os.path.exists(record.tty or ""))
+    wait_until(lambda: not servers(hf))
+    try:
+        while record.tty not in [os.ttyname(end) for end in terminals[1::2]]:
+            terminals += os.openpty()
+            assert len(terminals) < 100
+        with pytest.raises(NotRunning, match="has just ended"):
+            Pane(hf.home, record).type(b"more", eof=False)
+    finally:
+        for end in terminals:
+            os.close(end)
+
+
+@pytest.mark.own_keeper
 def test_a_start_whose_server_crashes_is_begun_again(hf: SyncClient) -> None:
     """tmux had made its session, and the pane had not been given its command."""
     hf.spawn("sleep 1000", tmux=True)

@@ -494,7 +494,7 @@ class Client:
         told_of = [end_event_id(member.handle) for member in event.members] or [event.id]
         return self._delivered.keys() >= set(told_of)
 
-    async def claim(self, *events: Event) -> _List[Event]:
+    async def claim(self, *events: Event, timeout: Duration | None = None) -> _List[Event]:
         """Claim events before telling of them; those that nobody else has claimed or used first.
 
             for event in await hf.claim(event):
@@ -502,15 +502,17 @@ class Client:
                 await hf.acknowledge(event)
 
         Of several that claim the same event, one gets it. It is that one's until it acknowledges
-        it, lets go of it (`release`) or is gone: then it is everybody's again.
+        it, lets go of it (`release`) or is gone: then it is everybody's again. Raises WaitTimeout
+        if the keeper says nothing for `timeout`; nothing is claimed then.
         """
+        patience = None if timeout is None else parse_patience(timeout)
         await self._release_the_rest()
         got: list[Event] = []
         for session, some in self._by_session(events).items():
             by = new_claim()
             wanted = {"session": session, "ids": [event.id for event in some], "by": by}
             try:
-                answer = await self._link.call("claim", wanted, CLAIM_PATIENCE)
+                answer = await self._link.call("claim", wanted, patience)
             except BaseException:
                 await self._let_go(session, by)
                 raise

@@ -265,7 +265,7 @@ class SyncClient:
         """
         return iterate(self._client.events(after=after, follow=follow, acknowledged=acknowledged))
 
-    def claim(self, *events: Event) -> _List[Event]:
+    def claim(self, *events: Event, timeout: Duration | None = None) -> _List[Event]:
         """Claim events before telling of them; those that nobody else has claimed or used first.
 
             for event in hf.claim(event):
@@ -273,9 +273,10 @@ class SyncClient:
                 hf.acknowledge(event)
 
         Of several that claim the same event, one gets it. It is that one's until it acknowledges
-        it, lets go of it (`release`) or is gone: then it is everybody's again.
+        it, lets go of it (`release`) or is gone: then it is everybody's again. Raises WaitTimeout
+        if the keeper says nothing for `timeout`; nothing is claimed then.
         """
-        return run(self._client.claim(*events))
+        return run(self._client.claim(*events, timeout=timeout))
 
     def release(self, *events: Event) -> None:
         """Let go of claimed events without having told of them: somebody else may."""

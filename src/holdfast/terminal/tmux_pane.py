@@ -12,7 +12,7 @@ from ..core import tmux_server
 from ..core.errors import HoldfastError, KeeperError, NotRunning, Unsupported
 from ..core.home import read_private
 from ..core.record import Screen
-from ..linux import tty
+from ..linux import kernel, tty
 from .control import check_terminal
 
 TYPE_CHECKING = False
@@ -92,8 +92,11 @@ class Pane:
         try:
             said = tmux_server.run(self._home, record, *command, stdin=stdin)
         except KeeperError as error:
-            if not os.path.exists(record.tty or ""):
-                raise self._has_ended() from None  # and its session, perhaps tmux itself, with it
+            # Its session, perhaps tmux itself, is gone with it; its terminal's name may be
+            # somebody else's by now.
+            begun = record.start_time or kernel.start_time(record.pid or 0) or 0
+            if not kernel.lives(record.pid or 0, begun):
+                raise self._has_ended() from None
             error.handle = record.handle
             raise
         if said.strip() == tmux_server.DEAD.encode():

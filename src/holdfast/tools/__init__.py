@@ -55,6 +55,7 @@ STYLES = ("anthropic", "openai", "mcp")
 # Of the unread events, so many at a time: a model's context is not for floods.
 _EVENTS = 10
 _EVENT_CHARACTERS = 20_000
+_CLAIM_PATIENCE = 5.0  # for a keeper that says nothing: they can come with a later result
 
 
 class Toolset:
@@ -267,7 +268,8 @@ class Toolset:
             texts[event.id] = text
         if not texts:
             return
-        mine = await self.client.claim(*(event for event in fresh if event.id in texts))
+        wanted = [event for event in fresh if event.id in texts]
+        mine = await self.client.claim(*wanted, timeout=_CLAIM_PATIENCE)
         self._shown.update((event.id, event) for event in mine)
         told = [{**_shown(each, texts[each.id]), **self._published(each)} for each in mine]
         left = len(fresh) - len(texts)
