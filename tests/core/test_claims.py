@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 
 import pytest
 
-from holdfast import SyncClient
+from holdfast import StoreError, SyncClient, connect
 from holdfast.client.link import run
 from holdfast.core.home import Home
 from holdfast.core.outbox import Claim, OutboxWriter, read_events
@@ -51,6 +52,21 @@ def test_each_of_many_claims_is_answered_twice_the_same(hf: SyncClient, killed: 
         assert claim(hf, event.id, f"other-{number}") == []
     assert shrunk
     assert list(hf.events()) == []
+
+
+def test_on_a_full_disk_an_event_is_claimed_by_nobody(hf: SyncClient) -> None:
+    """Nor is anybody told that it has it: a worker that takes over would know nothing of that."""
+    hf.spawn("exit 0", retention=3600)
+    (event,) = wait_until(lambda: list(hf.events()))
+    worker = hf.keeper_status()["worker"]
+    before = resource.prlimit(worker, resource.RLIMIT_FSIZE)
+    resource.prlimit(worker, resource.RLIMIT_FSIZE, (0, before[1]))
+    with pytest.raises(StoreError, match="no space|too large"):
+        hf.claim(event)
+    kill_worker(hf)
+    with connect(session="test") as another:
+        assert another.claim(event) == [event]
+        assert hf.claim(event) == []
 
 
 def test_an_outbox_that_was_claimed_from_for_long_stays_small(home: str) -> None:

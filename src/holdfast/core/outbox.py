@@ -276,7 +276,10 @@ class OutboxWriter:
                 continue
             fresh.append(event_id)
         if fresh:
-            self._write_in_time(claim.line(fresh))
+            # Whoever has the claim on an event that is there tells of it: that must be on disk, for
+            # a successor of ours. A waiter is answered, on a full disk too.
+            write = self._write_in_time if ahead else self._write
+            write(claim.line(fresh))
             held = self.claims.by.setdefault(claim.by, claim)
             held.ids.update(dict.fromkeys(fresh))
             self._tidy()
