@@ -61,7 +61,7 @@ def test_on_a_full_disk_an_event_is_claimed_by_nobody(hf: SyncClient) -> None:
     worker = hf.keeper_status()["worker"]
     before = resource.prlimit(worker, resource.RLIMIT_FSIZE)
     resource.prlimit(worker, resource.RLIMIT_FSIZE, (0, before[1]))
-    with pytest.raises(StoreError, match="no space|too large"):
+    with pytest.raises(StoreError, match=r"no space|too large"):
         hf.claim(event)
     kill_worker(hf)
     with connect(session="test") as another:
