@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -303,3 +304,18 @@ def test_a_record_of_nothing_uses_nothing() -> None:
     ):
         found = usage(record)
         assert (found.processes, found.memory_bytes, found.ports) == (0, None, [])
+
+
+def test_a_measurement_that_is_given_up_leaves_no_thread_behind(home: str, session: str) -> None:
+    """An hour's, cancelled after a moment: the program ends at once."""
+
+    async def give_up() -> None:
+        async with connect(session=session) as hf:
+            process = await hf.spawn("sleep 1000")
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.5):
+                    await process.usage(interval="1h")
+            await process.kill(grace=0)
+
+    asyncio.run(give_up())  # waits for the threads that there are
+    assert not [each for each in threading.enumerate() if each.name.startswith("holdfast")]

@@ -328,9 +328,11 @@ class Process:
         record, history = self._client._load(self.handle), self.usage_history()
         if record.pid is None:
             record.pid = self.record.pid  # the spawn was answered before it was written down
-        used = await self._client._link.run_in_thread(
-            lambda: history.look(record, interval=seconds)
-        )
+        link, begun = self._client._link, None
+        if seconds:
+            begun = await link.run_in_thread(lambda: history.begin(record))
+            await link.readable(None, seconds)
+        used = await link.run_in_thread(lambda: history.look(record, since=begun))
         await self._look()
         return used
 

@@ -124,12 +124,21 @@ class UsageHistory:
         last = f" {self._samples[-1]!r}" if self._samples else ""
         return f"<holdfast.UsageHistory of {len(self)} looks{last}>"
 
-    def look(self, record: Record, *, interval: float = 0.0, look: Snapshot | None = None) -> Usage:
-        last = self._samples[-1] if self._samples else None
-        found = usage(record, interval=interval, since=last, look=look)
+    def begin(self, record: Record) -> Usage:
+        """What a look some time from now needs to say how much of a processor it had since."""
+        return _begin(record, self._last, Snapshot())
+
+    def look(
+        self, record: Record, *, since: Usage | None = None, look: Snapshot | None = None
+    ) -> Usage:
+        found = usage(record, since=since or self._last, look=look)
         if found.processes:
             self._samples.append(found)
         return found
+
+    @property
+    def _last(self) -> Usage | None:
+        return self._samples[-1] if self._samples else None
 
     def __len__(self) -> int:
         return len(self._samples)
