@@ -317,5 +317,5 @@ def test_a_measurement_that_is_given_up_leaves_no_thread_behind(home: str, sessi
                     await process.usage(interval="1h")
             await process.kill(grace=0)
 
-    asyncio.run(give_up())  # waits for the threads that there are
-    assert not [each for each in threading.enumerate() if each.name.startswith("holdfast")]
+    asyncio.run(give_up())
+    wait_until(lambda: not [t for t in threading.enumerate() if t.name.startswith("holdfast")])
