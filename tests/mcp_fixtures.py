@@ -11,7 +11,8 @@ from typing import Any
 
 import mcp_types as types
 
-from holdfast.mcp._http import Address, serve_http
+from holdfast.mcp._address import Address
+from holdfast.mcp._http import serve_http
 from holdfast.mcp._session import Settings
 from holdfast.mcp._tool_server import Connections, ToolServer, build
 

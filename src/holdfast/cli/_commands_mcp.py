@@ -115,16 +115,17 @@ def do_mcp(args: Namespace) -> int:
         raise Usage("--token-file, --no-token and --allow-host are for --http")
     gc.disable()  # importing makes no garbage, and looking for it takes a tenth of the time
     _check_installed()
-    from holdfast.mcp import Settings
+    from holdfast.mcp import Address, Settings
 
     settings = Settings(args.dialect, session, args.on_exit, args.channel, patience, confinement)
     if args.http is not None:
+        where = Address.parse(args.http, args.allow_host)
+        token = where.token(token, args.token_file, not args.no_token)
         try:
-            from holdfast.mcp import Address, serve_http
+            from holdfast.mcp import serve_http
         except ImportError as error:
             raise _broken(error) from None
-        where = Address.parse(args.http, args.allow_host)
-        return serve_http(settings, where, where.token(token, args.token_file, not args.no_token))
+        return serve_http(settings, where, token)
     if os.isatty(0):
         from ._render import complain
 

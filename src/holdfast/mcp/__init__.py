@@ -8,9 +8,10 @@ Nothing here is imported by anything but that command.
 # Each is loaded when it is used: the first answer must not wait for the rest.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from ._address import Address
     from ._configs import config_for
     from ._handshake import Handshake, take_stdio
-    from ._http import Address, serve_http
+    from ._http import serve_http
     from ._session import Settings
     from ._stdio_server import serve_stdio
 
@@ -25,9 +26,10 @@ __all__ = [
 ]
 
 _WHERE = {
+    "_address": "Address",
     "_configs": "config_for",
     "_handshake": "Handshake take_stdio",
-    "_http": "Address serve_http",
+    "_http": "serve_http",
     "_stdio_server": "serve_stdio",
     "_session": "Settings",
 }

@@ -14,23 +14,18 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import ipaddress
 import json
 import logging
-import os
-import secrets
 import signal
 import socket
 import sys
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
 import uvicorn
 from mcp.server.transport_security import TransportSecuritySettings
 
-from ..core.errors import BadRequest
 from ._handshake import SIGNALS
 from ._stdio_server import leave, settle_memory
 from ._timeouts import PatientProtocol
@@ -40,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, MutableMapping
     from typing import Any, NoReturn
 
+    from ._address import Address
     from ._session import Settings
     from ._tool_server import ToolServer
 
@@ -48,84 +44,10 @@ if TYPE_CHECKING:
     Send = Callable[[Message], Awaitable[None]]
     App = Callable[[Any, Receive, Send], Awaitable[None]]
 
-_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _AWAY = 10.0  # without the stream that it had: older clients come back within seconds
 _IDLE = 1800.0
 _PATH = "/mcp"
 _BACKLOG = 64  # connections that are taken at once, before any of them is looked at
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    host: str
-    port: int
-    names: tuple[str, ...]  # that others may reach us by
-
-    @classmethod
-    def parse(cls, text: str, allowed: list[str]) -> Address:
-        host, _, port = text.rpartition(":")
-        host = host.removeprefix("[").removesuffix("]")
-        if not port.isdecimal() or int(port) > 65535:
-            raise BadRequest(f"--http is HOST:PORT, like 127.0.0.1:8765, not {text!r}")
-        host = "127.0.0.1" if host in ("", "localhost") else host
-        try:
-            loopback = ipaddress.ip_address(host).is_loopback
-        except ValueError:
-            raise BadRequest(f"--http takes an IP address or localhost, not {host!r}") from None
-        if not loopback and not allowed:
-            raise BadRequest(
-                f"{host} can be reached from other machines; if that is wanted, say by which name "
-                "with --allow-host NAME"
-            )
-        return cls(host, int(port), tuple(name.lower() for name in allowed))
-
-    @property
-    def loopback(self) -> bool:
-        return ipaddress.ip_address(self.host).is_loopback
-
-    def token(self, given: str | None, path: str | None, wanted: bool) -> str | None:
-        """The token that clients have to show; a new one is printed, once."""
-        if not wanted:
-            if not self.loopback:
-                raise BadRequest("--no-token is for loopback addresses only")
-            return None
-        if path is not None:
-            try:
-                with open(path, "rb") as file:
-                    given = file.read(4096).decode("ascii").strip()
-                    if os.fstat(file.fileno()).st_mode & 0o077:
-                        text = f"others can read the token in {path}; `chmod 600` makes it yours"
-                        print(f"holdfast: {text}", file=sys.stderr, flush=True)
-            except (OSError, ValueError) as error:
-                why = error.strerror if isinstance(error, OSError) else "it is no plain text"
-                raise BadRequest(f"the token cannot be read from {path}: {why}") from None
-            if not given:
-                raise BadRequest(f"{path} has no token in it; write one there, on one line")
-        if given:
-            return given
-        made = secrets.token_urlsafe(32)
-        print(f"token: {made}", file=sys.stderr, flush=True)
-        return made
-
-    def listen(self) -> socket.socket:
-        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
-        # With the protocol named asyncio sets TCP_NODELAY; a call takes 40 ms more without.
-        found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            found.bind((self.host, self.port))
-            found.listen(100)  # before anybody is told the address
-        except OSError as error:
-            found.close()
-            raise BadRequest(
-                f"cannot listen on {self.host}:{self.port}: {error.strerror}; choose another port"
-            ) from None
-        return found
-
-    def hosts(self, port: int) -> frozenset[str]:
-        shown = f"[{self.host}]" if ":" in self.host else self.host
-        names = {*_LOOPBACK, shown, *self.names}
-        return frozenset({*self.names, *(f"{name}:{port}" for name in names)})
 
 
 class Presence:
