@@ -132,6 +132,7 @@ def test_the_token_is_in_no_environment_and_on_no_command_line(server: Tokened, 
     assert shown(token, "cmdline") == []
 
 
+@pytest.mark.long
 def test_the_token_is_forgotten_on_stdio_too(home: str, here: Path, no_leaks: None) -> None:
     secret = secrets.token_hex(16)
     env = {**os.environ, "HOLDFAST_MCP_TOKEN": secret}
@@ -144,6 +145,7 @@ def test_the_token_is_forgotten_on_stdio_too(home: str, here: Path, no_leaks: No
             process.communicate(timeout=60)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("mode", "warned"), [(0o600, False), (0o640, True), (0o644, True)])
 def test_a_token_file_that_others_can_read_is_told(
     mode: int, warned: bool, token: str, home: str, here: Path, no_leaks: None

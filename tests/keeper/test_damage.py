@@ -461,6 +461,7 @@ def sensible(kind: str, way: str) -> bool:
 Restart = Callable[[SyncClient, Callable[[], None]], None]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", FILES)
 def test_a_damaged_file_costs_nobody_else_anything(home: str, kind: str) -> None:
     """In a way and before a restart that are drawn; or in many, if they are asked for."""

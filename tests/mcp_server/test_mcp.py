@@ -377,12 +377,12 @@ async def test_events_are_pushed_to_the_channel_if_it_was_asked_for(
 @pytest.mark.parametrize(
     ("how", "era"),
     [
-        ("eof", "legacy"),
         ("eof", "auto"),
-        ("SIGTERM", "auto"),
-        ("SIGINT", "legacy"),
-        ("SIGHUP", "auto"),
         ("SIGKILL", "legacy"),
+        pytest.param("eof", "legacy", marks=pytest.mark.long),
+        pytest.param("SIGTERM", "auto", marks=pytest.mark.long),
+        pytest.param("SIGINT", "legacy", marks=pytest.mark.long),
+        pytest.param("SIGHUP", "auto", marks=pytest.mark.long),
         pytest.param("SIGTERM", "legacy", marks=pytest.mark.long),
         pytest.param("SIGINT", "auto", marks=pytest.mark.long),
         pytest.param("SIGHUP", "legacy", marks=pytest.mark.long),

@@ -127,6 +127,7 @@ def test_nonsense_on_stdio_is_answered_and_the_next_request_too(
     assert lines.hear() == {"jsonrpc": "2.0", "id": "ping", "result": {}}
 
 
+@pytest.mark.long
 def test_an_answer_that_makes_no_sense_is_not_answered(lines: Lines) -> None:
     """It is to us: an error about it would be taken for the answer to a request of theirs."""
     lines.tell(HELLO)
@@ -204,6 +205,7 @@ def hasty(home: str, here: Path, no_leaks: None, monkeypatch: pytest.MonkeyPatch
         yield found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", HALVES)
 def test_a_request_that_is_half_sent_is_given_up(what: str, hasty: Web) -> None:
     """The server hangs up; whoever sends a byte now and then gets no longer."""
@@ -244,7 +246,7 @@ def test_half_sent_requests_keep_nobody_out(
         server.end()
 
 
-@pytest.mark.weight(6)
+@pytest.mark.long
 def test_calls_take_as_long_as_they_take(hasty: Web) -> None:
     """The limits are for what is sent; an answer that is waited for is not cut off."""
     place = urlsplit(hasty.url)
@@ -266,6 +268,7 @@ def test_calls_take_as_long_as_they_take(hasty: Web) -> None:
         assert "done" in answer.text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("allowed", ["My-Host.Example", "my-host.example"])
 def test_names_of_hosts_are_the_same_in_any_case(
     allowed: str, home: str, here: Path, no_leaks: None
@@ -281,6 +284,7 @@ def test_names_of_hosts_are_the_same_in_any_case(
         assert greeted(server, Host="other.example").status_code == 421
 
 
+@pytest.mark.long
 def test_many_clients_that_stay_are_all_served(server: Web) -> None:
     """A connection that is kept open between requests costs nobody else his."""
     with contextlib.ExitStack() as stack:

@@ -133,6 +133,7 @@ def begin(server: Web, http: httpx2.Client) -> str:
     return id
 
 
+@pytest.mark.long
 def test_a_websocket_is_refused(server: Web) -> None:
     """There is none; asking for one with a foreign host gets nowhere."""
     port = int(server.url.split(":")[2].split("/")[0])
@@ -148,6 +149,7 @@ def test_a_websocket_is_refused(server: Web) -> None:
             assert status == (b"421" if host == "evil.example" else b"401")
 
 
+@pytest.mark.long
 def test_the_token_is_printed_once_or_given(home: str, here: Path, tmp_path: Path) -> None:
     """From the environment or a file it is not printed at all."""
     with web() as found:
@@ -217,6 +219,7 @@ class Later:
 # -- who sees what (faults 9 and 12) -----------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("era", ERAS)
 async def test_another_sessions_process_is_not_found_as_a_random_one_is(
     server: Web, person: SyncClient, session: str, era: str
@@ -256,6 +259,7 @@ async def test_another_sessions_process_is_not_found_as_a_random_one_is(
         assert running(person) == [theirs]
 
 
+@pytest.mark.long
 async def test_only_a_whole_handle_finds_a_process(server: Web, person: SyncClient) -> None:
     """Fault 12: parts of one, patterns, paths and monsters are not found, and do nothing."""
     async with server.client("auto") as client:
@@ -326,6 +330,7 @@ async def test_a_client_that_was_killed_is_lost_and_the_next_one_is_told(
     assert server.process.poll() is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 async def test_a_server_that_ends_leaves_everything_running(
     home: str, here: Path, person: SyncClient, number: int
