@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from .client.conditions import Met
     from .client.config import Config
     from .client.connect import Connector, connect
+    from .client.deliver import Message, deliver
     from .client.group import Group
     from .client.lost_sessions import LeftBehind
     from .client.process import Process, Receipt
@@ -91,6 +92,7 @@ __all__ = [
     "Log",
     "Match",
     "Member",
+    "Message",
     "Met",
     "ModeName",
     "NotExecutable",
@@ -129,6 +131,7 @@ __all__ = [
     "Waited",
     "__version__",
     "connect",
+    "deliver",
 ]
 
 # Where they are; what is not named here is an error.
@@ -138,6 +141,7 @@ _WHERE = {
     "client.conditions": "Met",
     "client.config": "Config",
     "client.connect": "Connector connect",
+    "client.deliver": "Message deliver",
     "client.group": "Group",
     "client.lost_sessions": "LeftBehind",
     "client.process": "Process Receipt",

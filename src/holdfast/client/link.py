@@ -38,6 +38,10 @@ if TYPE_CHECKING:
         def connected(self) -> bool:
             """True if there is a connection to a keeper, as far as is known."""
 
+        @property
+        def closed(self) -> bool:
+            """True once it was closed: nothing can be asked any more."""
+
         async def call(self, verb: str, args: dict[str, Any], timeout: float | None = None) -> Any:
             """Ask the keeper; raises `WaitTimeout` after `timeout` seconds."""
 
@@ -305,6 +309,10 @@ class BlockingLink:
     @property
     def connected(self) -> bool:
         return self._pid == os.getpid() and any(wire.stands for wire in self._free)
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
 
     def _take(self) -> Wire:
         if self._closed:

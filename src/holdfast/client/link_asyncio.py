@@ -148,6 +148,10 @@ class AsyncioLink:
     def connected(self) -> bool:
         return self._protocol is not None and self._protocol.alive and self._pid == os.getpid()
 
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
     async def _connected(self) -> _Protocol:
         if self._closed:
             raise closed_client()

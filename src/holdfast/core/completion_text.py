@@ -14,8 +14,13 @@ from .terminal_codes import without_codes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from .record import Event, Member
 
+# Of the events to be told, so many at a time: a model's context is not for floods.
+MOST_EVENTS = 10
+MOST_CHARACTERS = 20_000
 TAIL_CHARACTERS = 2000
 # Bytes of log kept in the outbox for the tail: 2000 characters of up to four bytes each.
 TAIL_BYTES = 8192
@@ -192,3 +197,16 @@ def completion_text(event: Event) -> str:
         f"Output (last {TAIL_CHARACTERS} chars):\n"
         f"{quoted(clean_tail(event.tail))}"
     )
+
+
+def as_many_as_fit(events: Iterable[Event], text_of: Callable[[Event], str]) -> dict[str, str]:
+    """The texts, by their ids, of the first events: as many as are told at a time, at least one."""
+    texts: dict[str, str] = {}
+    room = MOST_CHARACTERS
+    for event in events:
+        text = text_of(event)
+        room -= len(text)
+        if texts and (room < 0 or len(texts) == MOST_EVENTS):
+            break
+        texts[event.id] = text
+    return texts

@@ -19,6 +19,7 @@ from dataclasses import replace
 from ..client.client import Client
 from ..client.config import UNSET
 from ..client.labels import labelled, note
+from ..core.completion_text import as_many_as_fit
 from ..core.errors import BadRequest, HoldfastError
 from ..core.units import parse_patience
 from ._confinement import STARTED, Confinement, confinement
@@ -52,9 +53,6 @@ DIALECTS = {
     "hermes": ("hermes", "Hermes"),
 }
 STYLES = ("anthropic", "openai", "mcp")
-# Of the unread events, so many at a time: a model's context is not for floods.
-_EVENTS = 10
-_EVENT_CHARACTERS = 20_000
 _CLAIM_PATIENCE = 5.0  # for a keeper that says nothing: they can come with a later result
 
 
@@ -258,14 +256,7 @@ class Toolset:
     async def _add_events(self, result: Result) -> None:
         """Add what nobody else tells of: claimed, until the model has read it."""
         fresh = [event async for event in self.client.events()]
-        texts: dict[str, str] = {}
-        room = _EVENT_CHARACTERS
-        for event in fresh[:_EVENTS]:
-            text = self.dialect.notice(event)
-            room -= len(text)
-            if room < 0 and texts:
-                break
-            texts[event.id] = text
+        texts = as_many_as_fit(fresh, self.notice)
         if not texts:
             return
         wanted = [event for event in fresh if event.id in texts]
@@ -277,6 +268,17 @@ class Toolset:
             told.append({"type": "more", "text": f"{left} more events come with the next results"})
         if told:
             result.add_events(told)
+
+    def notice(self, event: Event) -> str:
+        """The text of an event, in the words of the dialect."""
+        return self.dialect.notice(event)
+
+    async def read(self) -> None:
+        """Say that the model has read all results so far, as it has when it answered its user.
+
+        Else the next call says so; until then this program's death has their events told again.
+        """
+        await self._acknowledge_shown()
 
     async def unread(self, result: Result) -> None:
         """Say that a result did not reach its model: its events come with the next one.

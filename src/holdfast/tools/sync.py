@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any, Literal
 
+    from ..core.record import Event
     from ..core.types import DialectName, Duration, Progress, Size, Style
     from ._tool import Result
 
@@ -117,6 +118,17 @@ class SyncToolset:
         few seconds meanwhile, with the seconds so far and a line of text, and may be asynchronous.
         """
         return run(self._toolset.call(name, arguments, patience=patience, progress=progress))
+
+    def notice(self, event: Event) -> str:
+        """The text of an event, in the words of the dialect."""
+        return self._toolset.notice(event)
+
+    def read(self) -> None:
+        """Say that the model has read all results so far, as it has when it answered its user.
+
+        Else the next call says so; until then this program's death has their events told again.
+        """
+        run(self._toolset.read())
 
     def unread(self, result: Result) -> None:
         """Say that a result did not reach its model: its events come with the next one.

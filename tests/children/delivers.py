@@ -1,0 +1,34 @@
+"""A host with an agent: delivers.py SESSION JOURNAL SECONDS.
+
+It writes ``begin PID IDS`` into the journal when an inject begins, and ``end PID IDS`` when it is
+over, SECONDS later.
+"""
+
+import asyncio
+import os
+import sys
+
+import holdfast
+
+session, journal, seconds = sys.argv[1:]
+
+
+def note(word: str, message: holdfast.Message) -> None:
+    line = f"{word} {os.getpid()} {' '.join(event.id for event in message.events)}\n"
+    fd = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.write(fd, line.encode())
+    os.close(fd)
+
+
+async def inject(message: holdfast.Message) -> None:
+    note("begin", message)
+    await asyncio.sleep(float(seconds))
+    note("end", message)
+
+
+async def main() -> None:
+    async with holdfast.connect(session=session, lease_grace="30m") as hf:
+        await holdfast.deliver(hf, inject)
+
+
+asyncio.run(main())
