@@ -114,7 +114,7 @@ def test_scenario_1_simple_delegation(session: str, api: str, here: Path) -> Non
         assert (done["status"], done["exit_code"]) == ("completed", 0)
         return f"Changed: {json.loads(done['output'])['changed'][0]}"
 
-    script = [Use("spawn_process", command=writes, wait=True), summary]
+    script: list[Step] = [Use("spawn_process", command=writes, wait=True), summary]
     with ScriptedModel(script) as model, Chat(model, api, session) as chat:
         chat.says("Have the coding agent add input validation to the API")
         chat.hears("agent: Changed: api.txt")

@@ -566,8 +566,11 @@ async def kill(client: Client, which: str) -> None:
 
 
 @pytest.mark.own_keeper
-def test_whoever_is_cancelled_after_inject_has_returned_has_told(session: str) -> None:
-    """The keeper does not answer just then; it hears of it all the same, when it does."""
+@pytest.mark.parametrize("then", [signal.SIGCONT, signal.SIGKILL])
+def test_whoever_is_cancelled_after_inject_has_returned_has_told(
+    session: str, then: signal.Signals
+) -> None:
+    """The keeper does not answer just then; it hears of it all the same, or the next one does."""
 
     async def test() -> None:
         async with holdfast.connect(session=session) as client:
@@ -587,7 +590,7 @@ def test_whoever_is_cancelled_after_inject_has_returned_has_told(session: str) -
             task.cancel()
             await asyncio.wait([task])
             for pid in halves:
-                os.kill(pid, signal.SIGCONT)
+                os.kill(pid, then)
             await until(lambda: not open_events(client))
             assert claimed(client) == []
 
