@@ -20,6 +20,7 @@ EXAMPLES = {
         r"^True Serving HTTP .*\n(.*\n)*\| E501 line too long\n(.*\n)*\d+ \[PORT\]",
         r"^\d+ \{'limit': 536870912, 'by': '[a-z0-9-]+'\}$",
         r"\"exit_code\": 3",
+        r"^1 \[Background Process Completed\]\n(.*\n)*\| 12 passed, 1 failed$",
     ],
 }
 

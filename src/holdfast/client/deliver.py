@@ -50,7 +50,7 @@ _LOOK = 1.0  # seconds between two looks, should nothing be heard of meanwhile
 _STEP = 0.1  # and until a stop is seen
 _POLL = 0.05  # where inotify is not to be had; and between two questions whether a turn runs
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 60.0
-_ATTEMPTS = 10  # which take about four minutes
+_ATTEMPTS = 10  # which take about three minutes
 
 
 @dataclass(frozen=True, slots=True, repr=False)
