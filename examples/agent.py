@@ -3,17 +3,18 @@
 
     $ export ANTHROPIC_API_KEY=...
     $ python examples/agent.py --model claude-sonnet-4-5
-    > Run the tests, and tell me when they are done.
+    (session 7t6mhcq2yk3hk2vd)
+    Run the tests, and tell me when they are done.
+      spawn_process {'command': 'make test', 'label': 'tests'}
     agent: They are running, I will tell you.
-    > (you may say something else meanwhile, or nothing)
     * news of proc-234px4b2gu2t5red
     agent: 12 passed, 1 failed: test_login. Shall I look into it?
 
 With ``--api openai`` the endpoint is one for chat completions, as most others have too, a server on
 your own machine for example: ``--url http://127.0.0.1:11434``.
 
-Killed, even with -9, and started again with the same session, it finds its processes, and is told
-of what happened to them meanwhile. At the end of its input it stops them.
+Killed, even with -9, and started again with ``--session`` and that name, it finds its processes,
+and is told of what happened to them meanwhile. At the end of its input it stops them.
 """
 
 from __future__ import annotations
@@ -163,15 +164,16 @@ def main() -> None:
     apis: dict[str, type[Anthropic | OpenAI]] = {"anthropic": Anthropic, "openai": OpenAI}
     parser = argparse.ArgumentParser(description="A chat with an agent that has processes.")
     parser.add_argument("--api", choices=apis, default="anthropic")
-    parser.add_argument("--url", help="the endpoint, up to where /v1 begins")
+    parser.add_argument("--url", help="the endpoint, such as http://127.0.0.1:11434")
     parser.add_argument("--model", required=True)
-    parser.add_argument("--session", default="agent", help="whose processes it has")
+    parser.add_argument("--session", help="go on with the processes of this one")
     given = parser.parse_args()
     api = apis[given.api]
+    url = (given.url or api.url).rstrip("/").removesuffix("/v1")
     with holdfast.connect(session=given.session) as hf:
+        print(f"(session {hf.session})", flush=True)
         tools = holdfast.SyncToolset(hf)
-        key = os.environ.get(api.key, "")
-        agent = Agent(api(given.url or api.url, key, given.model, tools), tools)
+        agent = Agent(api(url, os.environ.get(api.key, ""), given.model, tools), tools)
         stop = threading.Event()
         options = {"busy": agent.turn.locked, "toolset": tools, "attempts": None, "stop": stop}
         wakes = threading.Thread(
@@ -179,9 +181,9 @@ def main() -> None:
         )
         wakes.start()
         try:
-            for line in sys.stdin:
+            for line in filter(str.strip, sys.stdin):
                 try:
-                    agent.hear(line.strip() or "(nothing)")
+                    agent.hear(line.strip())
                 except ConnectionError as error:
                     print(f"({error}; say it again)", flush=True)
         except KeyboardInterrupt:

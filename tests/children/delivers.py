@@ -1,4 +1,4 @@
-"""A host with an agent: delivers.py SESSION JOURNAL SECONDS.
+"""A host with an agent: delivers.py WAY SESSION JOURNAL SECONDS; WAY is asyncio, or a thread.
 
 It writes ``begin PID IDS`` into the journal when an inject begins, and ``end PID IDS`` when it is
 over, SECONDS later.
@@ -7,10 +7,12 @@ over, SECONDS later.
 import asyncio
 import os
 import sys
+import threading
+import time
 
 import holdfast
 
-session, journal, seconds = sys.argv[1:]
+way, session, journal, seconds = sys.argv[1:]
 
 
 def note(word: str, message: holdfast.Message) -> None:
@@ -26,9 +28,24 @@ async def inject(message: holdfast.Message) -> None:
     note("end", message)
 
 
+def inject_plainly(message: holdfast.Message) -> None:
+    note("begin", message)
+    time.sleep(float(seconds))
+    note("end", message)
+
+
+connector = holdfast.connect(session=session, lease_grace="30m")
+
+
 async def main() -> None:
-    async with holdfast.connect(session=session, lease_grace="30m") as hf:
+    async with connector as hf:
         await holdfast.deliver(hf, inject)
 
 
-asyncio.run(main())
+if way == "asyncio":
+    asyncio.run(main())
+else:
+    with connector as hf:
+        thread = threading.Thread(target=holdfast.deliver, args=(hf, inject_plainly))
+        thread.start()
+        thread.join()

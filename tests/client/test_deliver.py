@@ -558,7 +558,10 @@ def test_halves_of_the_keeper_may_die_at_any_time(session: str, killed: str, whe
 
 async def kill(client: Client, which: str) -> None:
     """kill -9 a half of the keeper; or both at one moment, so that neither sees the other go."""
-    status = await client.keeper_status()
+    kill_halves(await client.keeper_status(), which)
+
+
+def kill_halves(status: dict[str, Any], which: str) -> None:
     pids = [status[half] for half in ("guard", "worker") if which in (half, "both")]
     for number in (signal.SIGSTOP, signal.SIGKILL):
         for pid in pids:
@@ -598,9 +601,11 @@ def test_whoever_is_cancelled_after_inject_has_returned_has_told(
 
 
 @contextlib.contextmanager
-def host(session: str, journal: Path, seconds: float) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, str(CHILDREN / "delivers.py"), session, str(journal), str(seconds)]
-    with subprocess.Popen(command) as process:
+def host(
+    way: str, session: str, journal: Path, seconds: float
+) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, str(CHILDREN / "delivers.py"), way, session, str(journal)]
+    with subprocess.Popen([*command, str(seconds)]) as process:
         try:
             yield process
         finally:
@@ -613,21 +618,22 @@ def journal_of(path: Path) -> list[tuple[str, int, list[str]]]:
     return [(line.split()[0], int(line.split()[1]), line.split()[2:]) for line in lines]
 
 
+@pytest.mark.parametrize("way", ["asyncio", "thread"])
 def test_a_host_that_is_killed_inside_inject_leaves_it_to_the_next(
-    hf: SyncClient, tmp_path: Path
+    hf: SyncClient, tmp_path: Path, way: str
 ) -> None:
     """Told again, with the same id; what was acknowledged before is not."""
     journal = tmp_path / "journal"
     session = str(hf.session)
-    with host(session, journal, 0) as first:
+    with host(way, session, journal, 0) as first:
         told = hf.spawn("true")
         wait_until(lambda: ("end", first.pid, ends(told)) in journal_of(journal))
         wait_until(lambda: not open_events(hf))
-    with host(session, journal, 1000) as second:
+    with host(way, session, journal, 1000) as second:
         process = hf.spawn("true")
         wait_until(lambda: ("begin", second.pid, ends(process)) in journal_of(journal))
         assert list(hf.events()) == []
-    with host(session, journal, 0) as third:
+    with host(way, session, journal, 0) as third:
         wait_until(lambda: not open_events(hf))
     assert journal_of(journal) == [
         ("begin", first.pid, ends(told)),
@@ -642,8 +648,9 @@ def test_a_host_that_is_killed_inside_inject_leaves_it_to_the_next(
 @pytest.mark.long
 @pytest.mark.weight(60)
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("way", ["asyncio", "thread"])
 def test_of_a_hundred_ends_each_is_told_once_through_deaths_of_hosts_and_keepers(
-    hf: SyncClient, tmp_path: Path
+    hf: SyncClient, tmp_path: Path, way: str
 ) -> None:
     """Twice only what a host was told of that was killed before it had acknowledged that."""
     dice = random.Random(100)
@@ -651,16 +658,15 @@ def test_of_a_hundred_ends_each_is_told_once_through_deaths_of_hosts_and_keepers
     handles: list[Any] = []
     pids: list[int] = []
     while len(handles) < 100:
-        with host(str(hf.session), journal, 0.02) as process:
+        with host(way, str(hf.session), journal, 0.02) as process:
             pids.append(process.pid)
             for _ in range(dice.randrange(4, 12)):
                 handles.append(hf.spawn(f"sleep 0.{dice.randrange(10)}"))
                 if dice.random() < 0.3:
-                    half = dice.choice(["worker", "guard"])
-                    os.kill(hf.keeper_status()[half], signal.SIGKILL)
+                    kill_halves(hf.keeper_status(), dice.choice(["worker", "guard", "both"]))
             enough = dice.randrange(len(handles) - 3, len(handles))
             wait_until(partial(has_finished, journal, enough))
-    with host(str(hf.session), journal, 0.02) as process:
+    with host(way, str(hf.session), journal, 0.02) as process:
         pids.append(process.pid)
         wait_until(lambda: not hf.list(ended=False))
         wait_until(lambda: not open_events(hf))
