@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from functools import partial
 from pathlib import Path
@@ -666,6 +667,7 @@ def test_of_a_hundred_ends_each_is_told_once_through_deaths_of_hosts_and_keepers
                     kill_halves(hf.keeper_status(), dice.choice(["worker", "guard", "both"]))
             enough = dice.randrange(len(handles) - 3, len(handles))
             wait_until(partial(has_finished, journal, enough))
+            time.sleep(dice.random() * 0.1)  # and wherever it is then, it is killed
     with host(way, str(hf.session), journal, 0.02) as process:
         pids.append(process.pid)
         wait_until(lambda: not hf.list(ended=False))
