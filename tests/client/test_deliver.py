@@ -601,6 +601,35 @@ def test_whoever_is_cancelled_after_inject_has_returned_has_told(
     asyncio.run(test())
 
 
+@pytest.mark.own_keeper
+def test_whoever_is_cancelled_while_no_keeper_can_be_had_has_told(session: str, home: str) -> None:
+    """The acknowledgement is on its way when there can be one again."""
+
+    async def test() -> None:
+        async with holdfast.connect(session=session) as client:
+            agent = Agent()
+            status = await client.keeper_status()
+
+            async def inject(message: Message) -> None:
+                await agent.inject(message)
+                os.rename(home, f"{home}.away")
+                Path(home).touch()
+                kill_halves(status, "both")
+
+            task = asyncio.create_task(holdfast.deliver(client, inject))
+            await client.spawn("true")
+            await until(lambda: agent.messages)
+            await asyncio.sleep(0.1)  # so that it was tried in vain, most likely
+            os.unlink(home)
+            os.rename(f"{home}.away", home)
+            task.cancel()
+            await asyncio.wait([task])
+            await until(lambda: not open_events(client))
+            assert len(agent.messages) == 1
+
+    asyncio.run(test())
+
+
 @contextlib.contextmanager
 def host(
     way: str, session: str, journal: Path, seconds: float

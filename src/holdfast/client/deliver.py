@@ -249,8 +249,8 @@ class _Delivery:
         if not self._held:
             return False  # somebody was first, which the outbox says by now
         if await self._turn_runs():  # since this moment
-            self._held = [event for event in self._held if event not in claimed]
             await client.release(*claimed)
+            self._held = [event for event in self._held if event not in claimed]
             return True
         more = len(fresh) - sum(event.id in texts for event in fresh)
         told = self._held
@@ -297,22 +297,25 @@ class _Delivery:
     async def _acknowledge(self, told: list[Event]) -> None:
         """Say that they were told, whatever becomes of the keeper meanwhile."""
         troubles = 0
-        while True:
-            try:
-                await self._client.acknowledge(*told)
-                return
-            except BadRequest:
-                raise  # the client was closed
-            except HoldfastError as error:
-                troubles += 1
-                await self._pause("the acknowledgement of events", error, troubles)
-                if self._over:
-                    return
-            except BaseException:
+        try:
+            while not all(event.acknowledged for event in told):
+                try:
+                    await self._client.acknowledge(*told)
+                except BadRequest:
+                    raise  # the client was closed
+                except HoldfastError as error:
+                    troubles += 1
+                    await self._pause("the acknowledgement of events", error, troubles)
+                    if self._over:
+                        return
+        finally:  # cancelled or stopped, perhaps while no keeper answered
+            if not all(event.acknowledged for event in told):
                 ids = [event.id for event in told]
-                used = {"session": self._client.session, "ids": ids}
-                await self._client._link.post("acknowledge", used)
-                raise
+                try:
+                    used = {"session": self._client.session, "ids": ids}
+                    await self._client._link.post("acknowledge", used)
+                except HoldfastError:
+                    pass  # nobody is left to be told
 
     async def _rest(self, watch: Watch) -> None:
         """Wait until something may have happened."""
