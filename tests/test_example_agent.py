@@ -64,7 +64,7 @@ class Chat:
         """The agent says this, now or soon."""
         while text not in self.seen:
             try:
-                self.seen += self._lines.get(timeout=60)
+                self.seen += self._lines.get(timeout=120)
             except queue.Empty:
                 raise AssertionError(f"never heard {text!r}; but:\n{self.seen}") from None
 
@@ -81,7 +81,7 @@ class Chat:
             if what is not None:
                 self._process.kill()
             self._process.stdin.close()
-            code = self._process.wait(60)
+            code = self._process.wait(120)
         finally:
             self._process.kill()
             self._process.wait()
@@ -189,26 +189,25 @@ def test_scenario_4_active_monitoring_with_intervention(session: str, api: str, 
     command = [sys.executable, "-IS", str(CHILDREN / "coding_agent.py"), "auth.py", "old.py"]
 
     def script(request: Request) -> Reply:
+        news = "\n".join([request.text, *request.results])  # by a message, or with a result
         if request.text.startswith("Refactor the"):
             return Use("spawn_process", command=shlex.join(command), label="refactor", tmux=True)
-        if "[Background Process Waiting For Input]" in request.text:
+        if request.results and "screen" in result(request):
+            last = result(request)["screen"].splitlines()[-1]
+            assert last.startswith("Delete "), last
+            keys = "n" if last.startswith("Delete auth.py?") else "y"
+            return Use("process", action="send_keys", handle="refactor", keys=keys)
+        if "[Background Process Waiting For Input]" in news:
             return Use("process", action="capture", handle="refactor")
-        if ENDED in request.text:
+        if ENDED in news:
             return "It is done, and auth.py is still there"
-        answer = result(request)
-        if "screen" not in answer:
-            return "I review what it does" if "pid" in answer else "I have answered"
-        last = answer["screen"].splitlines()[-1]
-        keys = "n" if last.startswith("Delete auth.py?") else "y"
-        assert last.startswith("Delete ")
-        return Use("process", action="send_keys", handle="refactor", keys=keys)
+        return "I review what it does" if "pid" in result(request) else "I have answered"
 
     with ScriptedModel(script) as model, Chat(model, api, session) as chat:
         chat.says("Refactor the auth module, but I want you to review what it does")
         chat.hears("agent: It is done, and auth.py is still there")
     assert (here / "auth.py").exists()
     assert not (here / "old.py").exists()
-    assert "I review what it does" in chat.seen
     assert model.told(ENDED) == 1
     assert model.told("Prompt: Delete auth.py?") == 1
     assert "kept auth.py" in model.last.said

@@ -523,10 +523,15 @@ class Client:
 
     async def release(self, *events: Event) -> None:
         """Let go of claimed events without having told of them: somebody else may."""
+        claims: dict[tuple[str, str], list[str]] = {}
         for event in events:
-            by = self._claims.pop((event.session, event.id), None)
+            by = self._claims.get((event.session, event.id))
             if by is not None:
-                await self._release(event.session, by, [event.id])
+                claims.setdefault((event.session, by), []).append(event.id)
+        for (session, by), ids in claims.items():
+            for event_id in ids:
+                self._claims.pop((session, event_id), None)
+            await self._release(session, by, ids)
 
     async def acknowledge(self, *events: Event) -> None:
         """Say that these events were used, so that nobody is told of them again."""
