@@ -18,7 +18,7 @@ else ifeq ($(realpath $(BIN)/python),)
 .PHONY: $(STAMP)
 endif
 
-.PHONY: help demo test test-long steady check format bench torture picture clean tools
+.PHONY: help demo test test-long steady check format bench torture picture clean tools agents
 
 help:
 	@echo "make demo       see it work, in half a minute"
@@ -41,7 +41,7 @@ PYTEST := -n $(shell expr 3 \* $$(nproc 2>/dev/null || echo 2)) --dist load --ma
 test: $(STAMP) tools
 	$(BIN)/python -m pytest $(PYTEST) $(ARGS)
 
-test-long: $(STAMP) tools
+test-long: $(STAMP) tools agents
 	$(BIN)/python -m pytest $(PYTEST) -m long $(ARGS)
 
 steady: $(STAMP) tools
@@ -82,3 +82,7 @@ $(STAMP): pyproject.toml src/holdfast/core/version.py
 # iproute2), of an image made of busybox.
 tools:
 	@.ci/setup tools
+
+# What `make test-long` drives against a model that follows a script, from npm.
+agents: tools
+	@.ci/setup agents
