@@ -49,7 +49,7 @@ class Use:
 class Part:
     """A piece of a conversation."""
 
-    role: str  # "user", "assistant" (also for its use of tools), or "tool", for a result
+    role: str  # "user", "assistant" (its use of tools too), "tool" for a result, or "system"
     text: str
     id: str = ""  # of the use that a result is for
 
@@ -148,11 +148,13 @@ class ScriptedModel:
         self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, what: object, *_: object) -> None:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
         wait_until(lambda: not self._busy, what="the answers to all requests")
+        if what is None:
+            assert not self.failures, self.failures[0]
 
     def told(self, text: str) -> int:
         """How often the models were told this: the most that one request had of it, added up.
@@ -187,8 +189,9 @@ class ScriptedModel:
                 if isinstance(each, Use):
                     request.named(each.tool)
         except Exception:
+            # An answer all the same: agents ask again and again after an error.
             self.failures.append(traceback.format_exc())
-            raise
+            given = [f"the script failed: {self.failures[-1]}"]
         request.answer = given
         return given
 
@@ -240,13 +243,7 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {name.lower(): value for name, value in self.headers.items()}
         request = Request(api, path, headers, body)
         _READERS[api](request)
-        try:
-            reply = self.owner.reply_to(request)
-        except Exception as error:
-            # One that agents do not ask again for.
-            self._json({"error": {"type": "invalid_request_error", "message": repr(error)}}, 400)
-            return
-        whole, events = _WRITERS[api](request, reply)
+        whole, events = _WRITERS[api](request, self.owner.reply_to(request))
         if body.get("stream") or "stream" in path.rpartition(":")[2]:
             self._stream(events)
         else:
