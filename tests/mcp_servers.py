@@ -100,6 +100,12 @@ def settings_of(*options: str) -> Settings:
     )
 
 
+def said(result: Any) -> dict[str, Any]:
+    """The result of a tool that answers in JSON, as a model reads it."""
+    found: dict[str, Any] = json.loads(result.content[0].text)
+    return found
+
+
 class Web:
     """A server over HTTP."""
 
@@ -207,9 +213,9 @@ class Wire:
         return result
 
     def call(self, name: str, **arguments: Any) -> dict[str, Any]:
-        """The structured result of a tool."""
+        """The result of a tool that answers in JSON."""
         result = self.ask("tools/call", name=name, arguments=arguments)
-        found: dict[str, Any] = result["structuredContent"]
+        found: dict[str, Any] = json.loads(result["content"][0]["text"])
         return found
 
     def receive(self, timeout: float = 60) -> dict[str, Any]:

@@ -23,7 +23,17 @@ from holdfast.core.home import Home
 from holdfast.mcp._limits import patience_of
 from holdfast.testing import wait_until
 from holdfast.tools import DIALECTS
-from tests.mcp_servers import ERAS, EVERY_WAY, PROGRAM, WAYS, WAYS_TO_TELL, connected, web, wire
+from tests.mcp_servers import (
+    ERAS,
+    EVERY_WAY,
+    PROGRAM,
+    WAYS,
+    WAYS_TO_TELL,
+    connected,
+    said,
+    web,
+    wire,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,8 +56,7 @@ def person(home: str) -> Iterator[SyncClient]:
 async def call(client: Client, name: str, **arguments: Any) -> dict[str, Any]:
     result = await client.call_tool(name, arguments)
     assert not result.is_error, result
-    found: dict[str, Any] = result.structured_content
-    return found
+    return said(result)
 
 
 async def spawn(client: Client, command: str, **more: Any) -> str:
@@ -436,7 +445,16 @@ async def test_a_dialect_that_answers_in_words_tells_of_it_in_words(
         assert "hello" in text
         assert f"Session {session} worked in this directory" in text
         assert "call adopt" in text
-        assert result.structured_content["left_behind"][0]["session"] == session
+        assert result.structured_content is None  # which clients would show instead of the words
+
+
+async def test_an_error_is_said_once(home: str, here: Path) -> None:
+    """Some clients show a model text and structure of an error, with the events in both."""
+    async with connected("memory", "legacy") as client:
+        result = await client.call_tool("process", {"action": "list", "limit": 3})
+        assert result.is_error
+        assert said(result)["code"] == "bad_request"
+        assert result.structured_content is None
 
 
 async def test_a_live_session_is_never_shown(home: str, here: Path, session: str) -> None:
@@ -523,7 +541,7 @@ async def test_a_server_that_stops_answers_whoever_waits(
 
             async def wait() -> None:
                 result = await client.call_tool("wait_for", {"handles": [handle]})
-                found.append(result.structured_content)
+                found.append(said(result))
 
             async with anyio.create_task_group() as group:
                 group.start_soon(wait)
@@ -571,17 +589,29 @@ CLIENTS = ["claude", "codex", "cursor", "vscode", "gemini", "opencode"]
 
 def test_the_printed_configuration_starts_a_server(home: str, here: Path) -> None:
     """What is printed is what each client's file wants; its command is the same, and works."""
-    commands = [printed_command(client) for client in CLIENTS]
-    assert commands[0][-4:] == ["--dialect", "codex", "--session", "mine"]
-    assert commands == [commands[0]] * len(CLIENTS)
-    done = subprocess.run(commands[0], input=hello(), capture_output=True, timeout=60)
+    commands = {client: printed_server(client)[0] for client in CLIENTS}
+    command = commands["claude"]
+    assert command[-4:] == ["--dialect", "codex", "--session", "mine"]
+    assert commands.pop("codex") == [*command, "--patience", "280s"]
+    assert set(map(tuple, commands.values())) == {tuple(command)}
+    done = subprocess.run(command, input=hello(), capture_output=True, timeout=60)
     answer = json.loads(done.stdout.splitlines()[0])
     assert answer["result"]["serverInfo"]["name"] == "holdfast"
 
 
-def printed_command(client: str) -> list[str]:
+def test_codex_waits_longer_than_the_server(home: str) -> None:
+    """Its limit for a call and our patience are printed together, and it asks nobody."""
+    for given, limit in (((), 300), (("--patience", "2m"), 140)):
+        command, server = printed_server("codex", *given)
+        assert server["tool_timeout_sec"] == limit
+        assert command[-1] == (given or ("280s",))[-1]
+        assert server["default_tools_approval_mode"] == "approve"
+
+
+def printed_server(client: str, *options: str) -> tuple[list[str], dict[str, Any]]:
+    """The command of a printed configuration, and all that it says of the server."""
     printed = subprocess.run(
-        [*PROGRAM, "--print-config", client, "--dialect", "codex", "--session", "mine"],
+        [*PROGRAM, "--print-config", client, "--dialect", "codex", "--session", "mine", *options],
         capture_output=True,
         text=True,
         check=True,
@@ -593,8 +623,7 @@ def printed_command(client: str) -> list[str]:
         where = {"vscode": "servers", "opencode": "mcp"}.get(client, "mcpServers")
         server = data[where]["holdfast"]
     command = server["command"]
-    found: list[str] = command if isinstance(command, list) else [command, *server["args"]]
-    return found
+    return (command if isinstance(command, list) else [command, *server["args"]]), server
 
 
 def test_without_the_package_one_line_says_what_to_install(home: str) -> None:
@@ -673,7 +702,8 @@ def test_a_pattern_that_never_ends_holds_up_nobody_else(home: str, here: Path, e
             ),
         ]
         assert server.call("process", action="list")["processes"]
-        searched, waited = [server.answer(number)["structuredContent"] for number in slow]
+        answers = [server.answer(number)["content"][0]["text"] for number in slow]
+        searched, waited = map(json.loads, answers)
         assert "note" in searched or "error" in searched
         assert not waited.get("ok")
 

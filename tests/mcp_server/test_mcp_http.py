@@ -19,7 +19,7 @@ from holdfast import SyncClient
 from holdfast.client.connect import open_client
 from holdfast.core.home import Home
 from holdfast.testing import wait_until
-from tests.mcp_servers import ERAS, MODERN, Web, connected, web, wire
+from tests.mcp_servers import ERAS, MODERN, Web, connected, said, web, wire
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,8 +47,7 @@ def person(home: str) -> Iterator[SyncClient]:
 
 async def call(client: Client, name: str, **arguments: Any) -> dict[str, Any]:
     result = await client.call_tool(name, arguments)
-    found: dict[str, Any] = result.structured_content
-    return found
+    return said(result)
 
 
 def running(person: SyncClient) -> list[str]:

@@ -258,20 +258,31 @@ async def _call(
         mine = asyncio.current_task()
         if not connections.stopping or (mine is not None and mine.cancelling()):
             raise
-        return _answer({"error": _STOPPING, "code": "stopping"}, _STOPPING, error=True)
+        return _error(_STOPPING, "stopping")
     except Exception as error:
-        text = _in_words(error)
-        return _answer({"error": text, "code": getattr(error, "code", "error")}, text, error=True)
-    return _answer(result, result.text, error=result.is_error)
+        return _error(_in_words(error), getattr(error, "code", "error"))
+    return _answer(result)
 
 
-def _answer(data: Answer, text: str, *, error: bool) -> Answer:
-    return {
+def _error(text: str, code: str) -> Answer:
+    return _answer(Result({"error": text, "code": code}, error=HoldfastError(text)))
+
+
+def _answer(result: Result) -> Answer:
+    """A result as clients show it to models: once, and as its dialect writes it.
+
+    Where there is a structure besides the text, Claude Code and Codex show that, and Gemini CLI
+    shows both if it is an error. So there is one only where it says what the text says, and with
+    no error.
+    """
+    answer: Answer = {
         **_COMPLETE,
-        "content": [{"type": "text", "text": text}],
-        "structuredContent": dict(data),
-        "isError": error,
+        "content": [{"type": "text", "text": result.text}],
+        "isError": result.is_error,
     }
+    if not result.is_error and not result.in_words:
+        answer["structuredContent"] = dict(result)
+    return answer
 
 
 def _encodable(data: Answer) -> Answer:

@@ -47,6 +47,11 @@ class Result(dict[str, "Any"]):
         return self.error is not None
 
     @property
+    def in_words(self) -> bool:
+        """The text is the answer, and not the dictionary written as JSON."""
+        return self._text is not None
+
+    @property
     def text(self) -> str:
         if self._text is not None:
             return self._text
