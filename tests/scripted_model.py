@@ -108,15 +108,21 @@ class Request:
 
     def named(self, tool: str) -> str:
         """The name under which this tool is offered."""
-        found = [name for name in self.tools if name == tool]
-        found += [name for name in self.tools if re.search(rf"[_.:/]{re.escape(tool)}$", name)]
+        found = [name for name in self.tools if re.search(rf"(^|[_/]){re.escape(tool)}$", name)]
         if not found:
             raise LookupError(f"{tool!r} is not among the tools offered: {self.tools}")
-        return found[0]
+        return min(found, key=len)  # wait_process ends in process too
 
 
 def _is_reminder(text: str) -> bool:
-    return text.lstrip().startswith(("<system-reminder>", "<environment_context>", "<user_instr"))
+    """Text that agents put before what the user said."""
+    marks = (
+        "<system-reminder>",
+        "<environment_context>",
+        "<user_instructions>",
+        "<session_context",
+    )
+    return text.lstrip().startswith(marks)
 
 
 class ScriptedModel:
