@@ -776,11 +776,12 @@ def hello() -> bytes:
     about = {"name": "test", "version": "1"}
     params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": about}
     return (
-        said(1, "initialize", params) + b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n'
+        request_of(1, "initialize", params)
+        + b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n'
     )
 
 
-def said(id: int, method: str, params: dict[str, Any]) -> bytes:
+def request_of(id: int, method: str, params: dict[str, Any]) -> bytes:
     message = {"jsonrpc": "2.0", "id": id, "method": method, "params": params}
     return json.dumps(message).encode() + b"\n"
 
@@ -788,7 +789,7 @@ def said(id: int, method: str, params: dict[str, Any]) -> bytes:
 def test_what_was_asked_before_the_end_of_input_is_done(home: str, here: Path) -> None:
     """Even the last line, without its end: ``printf ... | holdfast mcp`` works."""
     arguments = {"command": "echo hi > made", "wait": True}
-    request = said(2, "tools/call", {"name": "spawn_process", "arguments": arguments})
+    request = request_of(2, "tools/call", {"name": "spawn_process", "arguments": arguments})
     done = subprocess.run(
         PROGRAM, input=hello() + request.rstrip(b"\n"), capture_output=True, timeout=60
     )
@@ -802,7 +803,7 @@ def test_what_was_asked_before_the_end_of_input_is_done(home: str, here: Path) -
 def test_absurdly_nested_json_is_survived(home: str, here: Path) -> None:
     nested = b"[" * 200_000 + b"\n" + b'{"a":' * 50_000 + b"\n"
     done = subprocess.run(
-        PROGRAM, input=nested + hello() + said(2, "ping", {}), capture_output=True, timeout=60
+        PROGRAM, input=nested + hello() + request_of(2, "ping", {}), capture_output=True, timeout=60
     )
     assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == [None, None, 1, 2]
     assert done.returncode == 0
@@ -814,13 +815,13 @@ def test_a_client_that_reads_no_more_is_lost(home: str, here: Path) -> None:
     assert server.stdin is not None
     assert server.stdout is not None
     server.stdin.write(
-        hello() + said(2, "tools/call", {"name": "process", "arguments": {"action": "list"}})
+        hello() + request_of(2, "tools/call", {"name": "process", "arguments": {"action": "list"}})
     )
     server.stdin.flush()
     assert json.loads(server.stdout.readline())["id"] == 1
     assert json.loads(server.stdout.readline())["id"] == 2
     server.stdout.close()
-    server.stdin.write(said(3, "resources/list", {}) * 3)
+    server.stdin.write(request_of(3, "resources/list", {}) * 3)
     server.stdin.flush()
     server.wait(30)
     server.stdin.close()
