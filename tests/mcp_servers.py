@@ -21,6 +21,7 @@ import httpx2
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
+from mcp_types import Implementation
 
 from holdfast.cli._commands_mcp import _confinement, options_mcp
 from holdfast.cli._parser import Parser, duration
@@ -46,6 +47,8 @@ WAYS_TO_TELL = [
     pytest.param("stdio", "legacy", marks=pytest.mark.long),
     pytest.param("http", "auto", marks=pytest.mark.long),
 ]
+# With a name: one without is given up on by some hosts after seconds, and no call may take longer.
+ABOUT = {"client_info": Implementation(name="test", version="1")}
 MODERN = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
     "io.modelcontextprotocol/clientCapabilities": {},
@@ -63,7 +66,7 @@ async def connected(transport: str, era: str, *options: str, **more: Any) -> Asy
         target = StdioServerParameters(
             command=PROGRAM[0], args=[*PROGRAM[1:], *options], env=dict(os.environ), cwd=os.getcwd()
         )
-        async with Client(target, mode=era, **more) as client:
+        async with Client(target, mode=era, **{**ABOUT, **more}) as client:
             yield client
         return
     with web(*options) as server:
@@ -79,7 +82,7 @@ async def in_memory(era: str, *options: str, **more: Any) -> AsyncIterator[Clien
     if name is not None:
         await connections.open("", name).session.hold()
     try:
-        async with Client(build(connections), mode=era, **more) as client:
+        async with Client(build(connections), mode=era, **{**ABOUT, **more}) as client:
             yield client
     finally:
         await connections.close()
@@ -134,7 +137,7 @@ class Web:
             Client(
                 streamable_http_client(self.url + query, http_client=http),
                 mode=era,
-                **more,
+                **{**ABOUT, **more},
             ) as client,
         ):
             yield client

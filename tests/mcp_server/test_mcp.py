@@ -565,6 +565,8 @@ async def test_a_server_that_stops_answers_whoever_waits(
         ("claude-code", False, 50),
         ("gemini-cli-mcp-client-holdfast", True, 240),
         ("opencode", True, 25),
+        ("mcp", True, 4),  # openai-agents gives up after 5 s
+        ("mcp-inspector", True, 50),
     ],
 )
 def test_how_long_a_call_may_take_depends_on_the_client(

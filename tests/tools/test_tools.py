@@ -341,3 +341,39 @@ def test_options_and_clients_that_do_not_fit_are_named(hf: SyncClient) -> None:
         toolset(hf, "codex", timeoutSec=1)
     with pytest.raises(BadRequest, match="SyncToolset takes a SyncClient"):
         Toolset(hf)  # type: ignore[arg-type]
+
+
+async def test_news_wait_for_a_result_that_somebody_waits_for(
+    home: str, session: str, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A caller that calls again has given up on what came before, and would not read it."""
+    monkeypatch.setattr("holdfast.tools._OVERTAKEN", 0.0)
+    async with holdfast.connect(session=session) as client:
+        tools = Toolset(client)
+        slow = (await tools.call("spawn_process", {"command": f": < {gate.path}"}))["handle"]
+        waiting = asyncio.create_task(tools.call("wait_for", {"handles": [slow]}))
+        await asyncio.sleep(0)  # it has begun
+        await tools.call("process", {"action": "list"})
+        other = await client.spawn("exit 3")
+        await other.release()
+        while (await other.refresh()).running:
+            await asyncio.sleep(0.01)
+        gate.open()
+        assert "events" not in await waiting
+        told = await tools.call("process", {"action": "list"})
+        assert [event["handle"] for event in told["events"]] == [other.handle]
+
+
+async def test_news_do_not_go_with_a_result_that_is_late(
+    home: str, session: str, gate: Gate
+) -> None:
+    """A result beyond its caller's patience is one that nobody may read."""
+    async with holdfast.connect(session=session) as client:
+        tools = Toolset(client)
+        other = await client.spawn("exit 3")
+        while (await other.refresh()).running:
+            await asyncio.sleep(0.01)
+        late = await tools.call("process", {"action": "list"}, patience=0)
+        assert "events" not in late
+        told = await tools.call("process", {"action": "list"})
+        assert [event["handle"] for event in told["events"]] == [other.handle]

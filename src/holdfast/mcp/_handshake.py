@@ -49,7 +49,7 @@ class Handshake:
         self.wire = wire
         self.answered: set[Any] = set()  # ids of requests whose answer by the package is dropped
         self._settings = settings
-        self._tools = Session(settings, "unused").tools
+        self._session = Session(settings, "unused")
         self._versions = handshake_versions()
         self._replay = b""
         self._unread = bytearray()
@@ -141,7 +141,7 @@ class Handshake:
             return None
         # With the channel, the package has to see the first request after the greeting.
         if method == "tools/list" and not params.get("cursor") and not self._settings.channel:
-            return {"tools": self._tools.definitions("mcp")}
+            return {"tools": self._session.definitions}
         return {} if method == "ping" else None
 
     def _greeting(self, version: str) -> dict[str, Any]:
@@ -150,7 +150,7 @@ class Handshake:
             "capabilities": capabilities(channel=self._settings.channel),
             "serverInfo": {"name": NAME, "title": TITLE, "version": VERSION},
         }
-        if instructions := self._tools.dialect.instructions:
+        if instructions := self._session.tools.dialect.instructions:
             result["instructions"] = instructions
         return result
 

@@ -10,6 +10,9 @@ USUAL = 50.0  # most clients give up after a minute
 # By the beginning of the name a client gives itself, in small letters. The longer ones count only
 # for calls that ask for progress: a client that sees some does not take the server for dead.
 _SHORT = {"opencode": 25.0}
+# The Python package's client where its host gives it no other name. One such host, openai-agents,
+# gives up after 5 s, without a word: what came later would be lost.
+_UNNAMED = {"mcp": 4.0}
 _LONG = {
     # It has no limit for stdio, but moves a call to the background after two minutes, and may then
     # lose its result.
@@ -21,6 +24,8 @@ _LONG = {
 def patience_of(client: str | None, progress: bool) -> float:
     """The seconds that a call of this client may take."""
     name = (client or "").lower().replace(" ", "-")
+    if name in _UNNAMED:
+        return _UNNAMED[name]
     for table in (_SHORT, _LONG if progress else {}):
         for prefix, seconds in table.items():
             if name.startswith(prefix):

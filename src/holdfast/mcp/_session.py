@@ -20,6 +20,7 @@ from ..client.link_asyncio import AsyncioLink
 from ..core.errors import HoldfastError
 from ..core.home import Home
 from ..tools import Toolset, load_dialect
+from . import _subagents
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -65,9 +66,10 @@ class SteadyLink(AsyncioLink):
 
 
 class Session:
-    def __init__(self, settings: Settings, name: str) -> None:
+    def __init__(self, settings: Settings, name: str, *, adoption: bool = True) -> None:
         self.name = name
         self._settings = settings
+        self._adoption = adoption
         self._home = Home.locate()
         self._client: Client | None = None
         self._tools: Toolset | None = None
@@ -96,9 +98,15 @@ class Session:
         if self._tools is None:
             settings = self._settings
             self._tools = Toolset(
-                self.client, settings.dialect, adoption=True, **settings.confinement
+                self.client, settings.dialect, adoption=self._adoption, **settings.confinement
             )
         return self._tools
+
+    @property
+    def definitions(self) -> list[dict[str, Any]]:
+        """The tools as clients are told of them."""
+        found = self.tools.definitions("mcp")
+        return _subagents.offered(found) if self.tools.dialect.subagents else found
 
     async def call(
         self, name: str, arguments: dict[str, Any], patience: float, progress: Progress | None

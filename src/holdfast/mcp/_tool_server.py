@@ -10,10 +10,10 @@ import mcp_types as types
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.shared.exceptions import MCPError
 
-from ..core.errors import HoldfastError, NotFound
+from ..core.errors import BadRequest, HoldfastError, NotFound
 from ..core.home import check_session, new_session
 from ..tools import Result
-from . import _advertised, _resources
+from . import _advertised, _resources, _subagents
 from ._limits import patience_of
 from ._push import Push
 from ._session import Session, Settings
@@ -41,15 +41,29 @@ _STOPPING = (
 
 
 class Connection:
-    """One client: its session with us, and what it wants to be told."""
+    """One client: its session with us, those of its subagents, and what it wants to be told."""
 
     def __init__(self, settings: Settings, session: str) -> None:
         self.session = Session(settings, session)
         self.push = Push(self.session, settings.channel)
+        self._settings = settings
+        self._subagents: dict[str, Session] = {}
+
+    def session_of(self, agent: object) -> Session:
+        """The session of a subagent that gives its name."""
+        name = _subagents.session_name(self.session.name, agent)
+        if name not in self._subagents:
+            if len(self._subagents) >= _subagents.MOST:
+                raise BadRequest(
+                    f"there are {_subagents.MOST} subagents already; use the name of one of them"
+                )
+            self._subagents[name] = Session(self._settings, name, adoption=False)
+        return self._subagents[name]
 
     async def close(self, orderly: bool) -> None:
         self.push.close()
-        await (self.session.end() if orderly else self.session.let_go())
+        for session in (self.session, *self._subagents.values()):
+            await (session.end() if orderly else session.let_go())
 
 
 def connection_key(id: str | None, name: str | None) -> str:
@@ -157,10 +171,8 @@ class ToolServer(Server[Connections]):
 
 
 def build(connections: Connections) -> ToolServer:
-    tools = Session(
-        connections.settings, "unused"
-    ).tools  # for what they are; its session is never held
-    definitions = tools.definitions("mcp")
+    described = Session(connections.settings, "unused")  # for what there is; it is never held
+    tools, definitions = described.tools, described.definitions
     schemas = {each["name"]: each["inputSchema"] for each in definitions}
 
     async def list_tools(ctx: Context, params: Any) -> Answer:
@@ -236,7 +248,13 @@ def build(connections: Connections) -> ToolServer:
 async def _call(
     connections: Connections, ctx: Context, params: types.CallToolRequestParams
 ) -> Answer:
-    session = connections.of(ctx).session
+    connection = connections.of(ctx)
+    session, arguments = connection.session, dict(params.arguments or {})
+    if _subagents.ARGUMENT in arguments and session.tools.dialect.subagents:
+        try:
+            session = connection.session_of(arguments.pop(_subagents.ARGUMENT))
+        except HoldfastError as error:
+            return _error(str(error), error.code)
     token = (ctx.meta or {}).get("progress_token")
 
     async def progress(seconds: float, text: str) -> None:
@@ -245,9 +263,7 @@ async def _call(
     patience = connections.settings.patience
     if patience is None:
         patience = patience_of(_client_name(ctx.session), token is not None)
-    call = session.call(
-        params.name, params.arguments or {}, patience, None if token is None else progress
-    )
+    call = session.call(params.name, arguments, patience, None if token is None else progress)
     # A task of its own, so that `stop` can end the wait and this can still answer.
     task = asyncio.get_running_loop().create_task(call)
     connections.calls.add(task)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import time
 from dataclasses import replace
 
 from ..client.client import Client
@@ -54,6 +55,9 @@ DIALECTS = {
 }
 STYLES = ("anthropic", "openai", "mcp")
 _CLAIM_PATIENCE = 5.0  # for a keeper that says nothing: they can come with a later result
+# Calls of one turn come together. One that comes so many seconds after another that is not answered
+# yet is a sign that the caller no longer waits for that one.
+_OVERTAKEN = 4.0
 
 
 class Toolset:
@@ -141,6 +145,7 @@ class Toolset:
             self._tools["adopt"] = self._adoption.tool()
         self._shown: dict[str, Event] = {}  # in an answer, and not acknowledged yet
         self._acknowledging: set[str] = set()  # of those
+        self._called = 0.0  # when the last call came
         self._leased = False
 
     def __repr__(self) -> str:
@@ -179,6 +184,7 @@ class Toolset:
         few seconds meanwhile, with the seconds so far and a line of text, and may be asynchronous.
         """
         seconds = None if patience is None else parse_patience(patience, "patience")
+        began = self._called = time.monotonic()
         await self._acknowledge_shown()
         if self._adoption is not None:
             self._adoption.called()
@@ -211,8 +217,18 @@ class Toolset:
         with contextlib.suppress(HoldfastError):  # it comes with a later answer then
             if self._adoption is not None:
                 await self._adoption.tell(result)
-            await self._add_events(result)
+            if self._awaited(began, seconds):
+                await self._add_events(result)
         return result
+
+    def _awaited(self, began: float, patience: float | None) -> bool:
+        """The caller still waits for this result, as far as one can know: news may go with it.
+
+        Some give up on a call without a word, and what came too late would count as read when they
+        call again.
+        """
+        late = patience is not None and time.monotonic() - began > patience
+        return not late and self._called - began <= _OVERTAKEN
 
     def _named(self, name: str) -> Tool:
         try:

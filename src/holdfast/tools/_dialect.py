@@ -28,6 +28,8 @@ class Dialect:
     name = ""
     # Few tools that a model uses again and again: not to be hidden behind a search for tools.
     always_loaded = False
+    # Where its tools are served to a program with subagents, these may have sessions of their own.
+    subagents = False
     lease_grace: float | None = None  # how long what it started may outlive its client
     # What a model is told once, where there is a place for it (the instructions of an MCP server).
     instructions = ""

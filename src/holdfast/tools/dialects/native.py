@@ -95,6 +95,7 @@ _PROCESS: dict[str, Schema] = {
 class Native(Duragent):
     name = "native"
     always_loaded = True
+    subagents = True
 
     def tools(self) -> list[Tool]:
         return [
