@@ -23,6 +23,7 @@ from holdfast.mcp._handshake import SIGNALS, Handshake
 from holdfast.mcp._session import Settings
 from holdfast.mcp._tool_server import Connections, build
 from holdfast.tools import DIALECTS
+from tests.mcp_servers import MODERN
 
 Message = dict[str, Any]
 
@@ -119,6 +120,20 @@ async def test_every_dialect_is_answered_as_the_package_answers_it(
     settings, version = Settings(dialect), HANDSHAKE_PROTOCOL_VERSIONS[-1]
     ours = answered_before(settings, conversation(version), 3)
     assert ours == await answered_by_package(settings, conversation(version), 3)
+
+
+@pytest.mark.parametrize("settings", [Settings(), Settings("codex"), Settings(channel=True)])
+async def test_discovery_is_answered_as_the_package_answers_it(
+    home: str, settings: Settings
+) -> None:
+    """A client that asks what we speak does not wait for the package, nor loses `initialize`."""
+    about = {"io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"}}
+    asked = {"method": "server/discover", "params": {"_meta": {**MODERN, **about}}}
+    discover: Message = {"jsonrpc": "2.0", "id": 1, **asked}
+    ours = answered_before(settings, [discover], 1)
+    assert ours == await answered_by_package(settings, [discover], 1)
+    greeting = initialize(HANDSHAKE_PROTOCOL_VERSIONS[-1])
+    assert "protocolVersion" in answered_before(settings, [discover, greeting], 2)[1]["result"]
 
 
 async def test_the_channel_is_announced_as_the_package_announces_it(home: str) -> None:

@@ -30,9 +30,18 @@ def capabilities(*, channel: bool) -> dict[str, Any]:
 def handshake_versions() -> tuple[str, ...]:
     """Protocol versions that begin with `initialize`, oldest first: those of the installed package.
 
-    They are read from the one module of the package that has them. To import it in the usual way
-    would import all the others. Empty if this package does not have it.
+    Empty if that does not say.
     """
+    return _versions("HANDSHAKE_PROTOCOL_VERSIONS")
+
+
+def stateless_versions() -> tuple[str, ...]:
+    """Protocol versions without a handshake, likewise."""
+    return _versions("MODERN_PROTOCOL_VERSIONS")
+
+
+def _versions(name: str) -> tuple[str, ...]:
+    """What the one module of the package that has versions says; importing it imports them all."""
     from importlib.util import find_spec, module_from_spec, spec_from_file_location
 
     package = find_spec("mcp_types")
@@ -43,7 +52,7 @@ def handshake_versions() -> tuple[str, ...]:
         module = module_from_spec(spec)
         try:
             spec.loader.exec_module(module)
-            return tuple(module.HANDSHAKE_PROTOCOL_VERSIONS)
+            return tuple(getattr(module, name))
         except (OSError, ImportError, AttributeError):
             continue
     return ()

@@ -5,8 +5,9 @@ slow. The first requests of a client that shakes hands (initialize, tools/list, 
 of the package. So they are answered here, from `_advertised`, while a thread imports it. Any other
 request, or the end of the import, ends this, and the package takes over. It is given `initialize`
 again, to learn who the client is, and its answer to that is dropped: the client has one. Clients of
-the newer protocol, which shake no hands, are the package's from their first line on. Nothing is
-held yet, so a signal may end the program on the spot.
+the newer protocol shake no hands. Their `server/discover`, which asks what we speak and is not
+waited for long, is answered here too, and leaves nothing behind; all else is the package's. Nothing
+is held yet, so a signal may end the program on the spot.
 """
 
 from __future__ import annotations
@@ -17,7 +18,14 @@ import select
 import signal
 import threading
 
-from ._advertised import NAME, TITLE, VERSION, capabilities, handshake_versions
+from ._advertised import (
+    NAME,
+    TITLE,
+    VERSION,
+    capabilities,
+    handshake_versions,
+    stateless_versions,
+)
 from ._session import Session
 
 TYPE_CHECKING = False
@@ -29,6 +37,9 @@ if TYPE_CHECKING:
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _MODERN = "io.modelcontextprotocol/protocolVersion"
+_SERVER = "io.modelcontextprotocol/serverInfo"
+_CLIENT = "io.modelcontextprotocol/clientInfo"
+_CAPABLE_OF = "io.modelcontextprotocol/clientCapabilities"
 # The import holds the interpreter in its first moments. A client that speaks within this time is
 # answered before it begins.
 _AT_ONCE = 0.002
@@ -51,6 +62,7 @@ class Handshake:
         self._settings = settings
         self._session = Session(settings, "unused")
         self._versions = handshake_versions()
+        self._stateless = stateless_versions()
         self._replay = b""
         self._unread = bytearray()
         self._greeted = False
@@ -120,9 +132,12 @@ class Handshake:
             self._replay += line
             return True
         id = message.get("id")
-        if modern or type(id) not in (int, str):
+        if type(id) not in (int, str):
             return False
-        result = self._result(method, params)
+        if modern:
+            result = self._discovered(params["_meta"]) if method == "server/discover" else None
+        else:
+            result = self._result(method, params)
         if result is None:
             return False
         if method == "initialize":
@@ -145,23 +160,47 @@ class Handshake:
         return {} if method == "ping" else None
 
     def _greeting(self, version: str) -> dict[str, Any]:
-        result: dict[str, Any] = {
+        return {
             "protocolVersion": version if version in self._versions else self._versions[-1],
-            "capabilities": capabilities(channel=self._settings.channel),
-            "serverInfo": {"name": NAME, "title": TITLE, "version": VERSION},
+            "serverInfo": _ABOUT,
+            **self._offer(),
         }
+
+    def _discovered(self, meta: dict[str, Any]) -> dict[str, Any] | None:
+        known = meta.get(_MODERN) in self._stateless and isinstance(meta.get(_CAPABLE_OF), dict)
+        if self._greeted or not known or not _is_client(meta.get(_CLIENT)):
+            return None
+        return {
+            "resultType": "complete",
+            "ttlMs": 0,
+            "cacheScope": "private",
+            "supportedVersions": list(self._stateless),
+            "_meta": {_SERVER: _ABOUT},
+            **self._offer(),
+        }
+
+    def _offer(self) -> dict[str, Any]:
+        offer: dict[str, Any] = {"capabilities": capabilities(channel=self._settings.channel)}
         if instructions := self._session.tools.dialect.instructions:
-            result["instructions"] = instructions
-        return result
+            offer["instructions"] = instructions
+        return offer
+
+
+_ABOUT = {"name": NAME, "title": TITLE, "version": VERSION}
 
 
 def _is_valid(params: dict[str, Any]) -> bool:
     """True if the package would take it too; what it would not, it refuses in its own words."""
-    about = params.get("clientInfo")
     return (
         isinstance(params.get("protocolVersion"), str)
         and isinstance(params.get("capabilities"), dict)
-        and isinstance(about, dict)
+        and _is_client(params.get("clientInfo"))
+    )
+
+
+def _is_client(about: object) -> bool:
+    return (
+        isinstance(about, dict)
         and isinstance(about.get("name"), str)
         and isinstance(about.get("version"), str)
     )
