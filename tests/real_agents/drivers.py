@@ -129,10 +129,13 @@ class Agent:
 
 
 @contextmanager
-def driven(driver: Driver, programs: Path, place: Path, url: str, prompt: str) -> Iterator[Agent]:
-    """An agent with a prompt; at the end it is gone, and so is its MCP server."""
+def driven(
+    driver: Driver, programs: Path, place: Path, url: str, prompt: str, *options: str, **env: str
+) -> Iterator[Agent]:
+    """An agent with a prompt, and the server with options; at the end both are gone."""
     around = Surroundings(programs, place)
-    command = driver.set_up(around, url, printed_config(driver.name))
+    around.env |= env
+    command = driver.set_up(around, url, printed_config(driver.name, *options))
     agent = Agent([*command, prompt], around)
     try:
         yield agent

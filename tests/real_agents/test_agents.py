@@ -101,6 +101,29 @@ def test_an_end_that_nobody_waits_for_is_told_once(
     assert model.told(f"{handles[0]}:end") == 1
 
 
+@pytest.mark.weight(30)
+def test_a_dialect_of_words_is_shown_as_words(
+    home: str, agents: Path, driver: Driver, tmp_path: Path
+) -> None:
+    """Its models read what they know, errors too, and no JSON."""
+    steps: list[Step] = [
+        Use("exec", command="echo plain words"),
+        Use("process", action="poll", sessionId="nobody"),
+        "read",
+    ]
+    seen = {"ENABLE_TOOL_SEARCH": "false"}  # else Claude Code hides the tools of most servers
+    options = ("--dialect", "openclaw")
+    with (
+        ScriptedModel(steps) as model,
+        driven(driver, agents, tmp_path, model.url, "read", *options, **seen) as agent,
+    ):
+        assert "read" in agent.finish()
+    words, error = ("\n".join(model.requests[i].results) for i in (1, 2))
+    assert "plain words" in words
+    assert "nobody" in error
+    assert not re.search(r'\\*"status\\*":|structuredContent', words + error)
+
+
 @pytest.mark.weight(60)
 def test_the_next_agent_adopts_what_a_killed_one_left(
     home: str, agents: Path, driver: Driver, tmp_path: Path, gate: Gate

@@ -51,6 +51,7 @@ def _toml(program: str, arguments: list[str], patience: float) -> str:
             f"command = {json.dumps(program)}",
             f"args = {json.dumps(arguments)}",
             'env_vars = ["HOLDFAST_HOME"]',  # it passes on few others
+            "startup_timeout_sec = 60",  # a busy machine; without it the first turn has no tools
             f"tool_timeout_sec = {int(patience) + _CODEX_MARGIN}",
             # Where nobody can be asked, as in `codex exec`, it would refuse every call.
             'default_tools_approval_mode = "approve"',
