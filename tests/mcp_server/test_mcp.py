@@ -607,7 +607,7 @@ def test_codex_waits_longer_than_the_server(home: str) -> None:
         command, server = printed_server("codex", *given)
         assert server["tool_timeout_sec"] == limit
         assert command[-1] == (given or ("280s",))[-1]
-        assert server["default_tools_approval_mode"] == "approve"
+        assert (server["default_tools_approval_mode"], server["required"]) == ("approve", True)
 
 
 def printed_server(client: str, *options: str) -> tuple[list[str], dict[str, Any]]:

@@ -51,7 +51,9 @@ def _toml(program: str, arguments: list[str], patience: float) -> str:
             f"command = {json.dumps(program)}",
             f"args = {json.dumps(arguments)}",
             'env_vars = ["HOLDFAST_HOME"]',  # it passes on few others
-            "startup_timeout_sec = 60",  # a busy machine; without it the first turn has no tools
+            # It waits a second for servers that are not required, and begins without their tools.
+            "required = true",
+            "startup_timeout_sec = 60",
             f"tool_timeout_sec = {int(patience) + _CODEX_MARGIN}",
             # Where nobody can be asked, as in `codex exec`, it would refuse every call.
             'default_tools_approval_mode = "approve"',
