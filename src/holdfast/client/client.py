@@ -324,14 +324,16 @@ class Client:
         await self._link.call("lease", {"grace": seconds})
         self._link.greeting.grace = seconds  # said again at every new connection
 
-    async def left_behind(self) -> _List[LeftBehind]:
+    async def left_behind(self, directory: str | None = None) -> _List[LeftBehind]:
         """Sessions that worked in this directory, whose client was lost and whose time is not up.
 
-        None that somebody holds, and none of another directory or user.
+        None that somebody holds, and none of another directory or user. Who holds no session says
+        which `directory` is meant.
         """
         from .lost_sessions import LeftBehind
 
-        answer = await self._link.call("left_behind", {})
+        where = {} if directory is None else {"directory": os.path.realpath(directory)}
+        answer = await self._link.call("left_behind", where)
         return [LeftBehind.of(each) for each in answer["sessions"]]
 
     async def adopt(self, session: str) -> _List[Process]:

@@ -235,12 +235,13 @@ class SyncClient:
         """Change for how long the session's processes go on if this client is lost."""
         run(self._client.lease(grace))
 
-    def left_behind(self) -> _List[LeftBehind]:
+    def left_behind(self, directory: str | None = None) -> _List[LeftBehind]:
         """Sessions that worked in this directory, whose client was lost and whose time is not up.
 
-        None that somebody holds, and none of another directory or user.
+        None that somebody holds, and none of another directory or user. Who holds no session says
+        which `directory` is meant.
         """
-        return run(self._client.left_behind())
+        return run(self._client.left_behind(directory))
 
     def adopt(self, session: str) -> _List[SyncProcess]:
         """Take over what a session left behind: its processes and what nobody was told of them.

@@ -63,10 +63,10 @@ class Adoptions:
         self._unfinished: dict[str, _Adoption] = {}  # by the old session
         self._timer: Timer | None = None
 
-    def left_behind(self, session: str) -> list[dict[str, Any]]:
+    def left_behind(self, session: str, directory: str | None = None) -> list[dict[str, Any]]:
         """The processes that sessions of the same directory left, oldest first."""
         worker, found = self._worker, []
-        for lease in self._candidates(session):
+        for lease in self._candidates(session, directory):
             records = _records(worker, lease.session)
             pending = worker.delivery.pending(lease.session)
             if records or pending:
@@ -83,9 +83,9 @@ class Adoptions:
                 )
         return sorted(found, key=lambda each: -float(each["lost_seconds"]))
 
-    def _candidates(self, session: str) -> list[Lease]:
+    def _candidates(self, session: str, directory: str | None = None) -> list[Lease]:
         leases = self._worker.leases
-        directory = leases.directory(session)
+        directory = directory or leases.directory(session)
         if directory is None:
             raise BadRequest(
                 "only a client that holds a session can take over another; see `connect`"

@@ -468,7 +468,9 @@ class Verbs:
         )
 
     def verb_left_behind(self, connection: Connection, number: int, m: Message) -> Answer:
-        return {"sessions": self.worker.adoptions.left_behind(connection.session or "")}
+        directory = m.get("directory")
+        where = None if directory is None else str(directory)
+        return {"sessions": self.worker.adoptions.left_behind(connection.session or "", where)}
 
     def verb_adopt(self, connection: Connection, number: int, m: Message) -> Answer:
         if connection.session is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ..core.errors import BadRequest, HoldfastError
-from ..core.record import duration_text
 from ._tool import Tool
 
 TYPE_CHECKING = False
@@ -57,7 +56,7 @@ class Adoption:
             except HoldfastError:
                 return  # with the next answer then; this one is about something else
         self._told = True
-        worth = [each for each in left if _matters(each)]
+        worth = [each for each in left if each.matters]
         if worth:
             told = [_told(each) for each in worth[-_SESSIONS:]]
             if len(worth) > _SESSIONS:
@@ -77,7 +76,7 @@ class Adoption:
     async def adopt(self, call: Call, session: str | None = None) -> Answer:
         if session is None:
             found = await self._left()
-            return {"left_behind": [_told(each) for each in found if _matters(each)][-_LISTED:]}
+            return {"left_behind": [_told(each) for each in found if each.matters][-_LISTED:]}
         if not session:
             raise BadRequest("'session' of adopt must not be empty; without it you are told which")
         for left in await self._client.left_behind():
@@ -94,26 +93,12 @@ class Adoption:
         }
 
 
-def _matters(left: LeftBehind) -> bool:
-    """True if there is anything to take over but what is over and was told."""
-    return bool(left.events) or any(record.running for record in left.records)
-
-
 def _told(left: LeftBehind) -> Answer:
-    running = sum(record.running for record in left.records)
-    ago, ends = duration_text(left.lost_seconds), duration_text(left.stops_in_seconds)
-    text = (
-        f"Session {left.session} worked in this directory and was lost {ago} ago. It left "
-        f"{_count(len(left.records), 'process', 'processes')}, {running} running, and "
-        f"{_count(left.events, 'untold event', 'untold events')}. If this is your work, call adopt "
-        "with this session to take them over"
-    )
-    text += f"; what runs is stopped in {ends} otherwise." if running else "."
     return {
         "session": left.session,
         "processes": [_brief(record) for record in left.records[-_SHOWN:]],
         "events": left.events,
-        "text": text,
+        "text": left.text,
     }
 
 
@@ -128,7 +113,3 @@ def _brief(record: Record) -> Answer:
     if record.label:
         answer["label"] = record.label
     return answer
-
-
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"
