@@ -183,6 +183,7 @@ class SharedKeeper:
                 for process in client.list():
                     process.remove()
                 client.acknowledge(*client.events())
+            shutil.rmtree(self.home.hooks, ignore_errors=True)
             _no_survivors(handles)
             docker_engine.no_containers(self.home.path)
             left = [name for name in os.listdir(self.home.processes) if "spare." not in name]

@@ -1,26 +1,28 @@
 """``hook``: wake an agent that has nothing to do when something it started has news.
 
-DESIGN. The agent's program runs this after each call of our tools, in the background. It finds the
-session by the handle in what it is given, waits until that session has an event that nobody was
-told of, claims it, prints it, acknowledges it and exits with the code that wakes the agent. The
-keeper says who claimed first, so of any number of hooks that wait one tells of each event; what a
-call waits for, or its answer shows, is claimed by that call. A hook whose reader is gone claims
-nothing and ends: however the agent ended, what there is to tell waits for the next one.
+DESIGN. Claude Code runs this in the background after each call of our tools, at the end of each
+turn and when it starts. It waits until a session of that agent has an event that nobody was told
+of, claims it, prints it, acknowledges it and exits with the code that wakes the agent. The keeper
+says who claimed first; what a call waits for, or its answer shows, is claimed by that call. One
+hook waits for each agent (`_hook_agents`), and the end of the turn that it began brings the next.
+A hook whose reader is gone claims nothing and ends: however the agent ended, what there is to tell
+waits for the next one.
+
+With ``--left-behind``, when a conversation begins or goes on, it waits for nothing and prints what
+was left behind: what this conversation was not told of, and lost sessions of the same directory.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
-import select
 import sys
 import time
 
 from holdfast.core.errors import HoldfastError
-from holdfast.core.home import Home, make_private_directory, open_private
+from holdfast.core.home import Home
 from holdfast.core.quote import inside
-from holdfast.linux.inotify import Watch
+from holdfast.core.record import DEFAULT_SESSION
 
 from . import _render
 from ._parser import Usage, duration
@@ -29,37 +31,37 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from holdfast.client.sync import SyncAgent, SyncClient
+    from holdfast.client.lost_sessions import LeftBehind
     from holdfast.core.record import Event
 
+    from ._hook_agents import AgentEntry
+    from ._hook_input import HookInput
+    from ._hook_wait import Inbox, Inboxes
     from ._parser import Parser
 
 WAKE = 2  # the exit code that makes Claude Code show our stderr to the agent
-_HANDLE = re.compile(r"proc-[a-z0-9]{16,64}")
-# Where our tools, in their dialects, say which process they speak of; and what holds answers.
-_NAMES = frozenset(
-    {"handle", "handles", "id", "sessionId", "session_id", "process_id", "job_id", "members"}
-    | {"bash_id", "shell_id", "task_id", "backgroundTaskId"}
-)
-_WITHIN = frozenset(("content", "structuredContent", "structured_content", "result", "processes"))
-_MOST_INPUT = 16 << 20
-_DEPTH = 8
-_HEAD = 300
-_HOOKS = 8
-_LOOK_AGAIN = 1.0  # for a keeper that died while nobody else looked
 _MATCHER = "mcp__holdfast__.*|Bash"
-_AT_MOST = 7200  # seconds that Claude Code lets a hook wait
+_AT_MOST = 7 * 86400  # seconds that Claude Code lets a hook wait
+_AT_START = 30  # and a conversation wait for a hook
+_WAKING = 40_000  # characters that a wake may have
+_CONTEXT = 9_000  # of what is added to a conversation Claude Code shows no more than 10,000
+_LISTED = 20
 
 
 def options_hook(parser: Parser) -> None:
     parser.words("claude", 1, 1)
     parser.epilog = (
-        "For Claude Code's hooks with asyncRewake: reads the hook's JSON on stdin, waits until the "
-        "session of the handle in it has news, prints that on stderr and exits with 2, which wakes "
-        "the agent; exits with 0 when there is nothing left to wait for. --print-config shows what "
-        "to put into the settings."
+        "For Claude Code's hooks with asyncRewake: reads the hook's JSON on stdin, waits until a "
+        "session that this agent uses has news, prints that on stderr and exits with 2, which "
+        "wakes the agent; exits with 0 when there is nothing left to wait for, or another hook of "
+        "this agent waits. --print-config shows what to put into the settings."
     )
     parser.option("--print-config", action="store_true", help="print the settings to paste")
+    parser.option(
+        "--left-behind",
+        action="store_true",
+        help="for SessionStart: print what was left behind here, and do not wait",
+    )
     parser.option("--timeout", metavar="TIME", help="wait no longer than this, then exit with 0")
     parser.option(
         "--settle", metavar="TIME", default="1s", help="leave the end to a call that waits (1s)"
@@ -77,47 +79,35 @@ def do_hook(args: Namespace) -> int:
     deadline = None
     if args.timeout is not None:
         deadline = time.monotonic() + duration(args.timeout, "--timeout")
-    if os.environ.get("CLAUDE_CODE_ENTRYPOINT", "cli") != "cli":
-        return 0  # in print mode it would be waited for, and there is nobody to wake
-    home = Home.locate()
-    given = _Given(_read_stdin() if args.session is None or not sys.stdin.isatty() else "")
-    session = args.session or _session_of(home, given.handles)
-    if session is None:
-        return 0  # the call was about no process of ours
-    place = _take_place(home, session)
-    if place is None:
-        return 0  # enough others wait for the same
-    from holdfast.client.connect import open_client
+    from ._hook_agents import Agent
+    from ._hook_input import HookInput, read_input
+    from ._hook_wait import Inboxes, reader_is_gone, wait_for_news
 
-    client = open_client(home, session)
+    given = read_input() if args.session is None or not sys.stdin.isatty() else HookInput("")
+    home = Home.locate()
+    if reader_is_gone() or not home.exists():
+        return 0
+    found = [(args.session, "")] if args.session else _sessions_of(home, given)
+    agent = Agent(home, given.conversation, args.session)
+    entry = agent.called(found)
+    inboxes = Inboxes(home)
     try:
-        shown = [each for each in client.events(acknowledged=True) if each.id in given.events]
-        # They were in the very answer that we are called after.
-        client.acknowledge(*(event for event in shown if not event.acknowledged))
-        events = _news(client, session, settle, deadline)
-        if not events:
+        _acknowledge_shown(inboxes, entry, given.events)
+        if args.left_behind:
+            return _tell_of_left_behind(home, inboxes, entry, given)
+        # In print mode it would be waited for, and there is nobody to wake.
+        if not entry.sessions or os.environ.get("CLAUDE_CODE_ENTRYPOINT", "cli") != "cli":
             return 0
-        text = "\n\n".join(_render.safe_lines(event.text) for event in events)
-        sys.stderr.write(inside("system-reminder", text) + "\n")  # as which the agent gets it
-        sys.stderr.flush()
-        client.acknowledge(*events)
-    except BrokenPipeError:
+        claimed = wait_for_news(agent, inboxes, settle, deadline, _WAKING)
+        if not claimed:
+            return 0
+        _print_whole(2, inside("system-reminder", _text(claimed)) + "\n")  # as it will be shown
+        _acknowledge(claimed)
+    except ConnectionError:
         return 0  # nobody read it; what we have claimed is free again when we are gone
     finally:
-        client.close()
-        os.close(place)
+        inboxes.close()
     return WAKE
-
-
-def _is_open(agent: SyncAgent) -> bool:
-    return agent.record.running or not agent.record.told
-
-
-def _reader_is_gone() -> bool:
-    """True if nobody can read what we would print: the agent has ended, and we have not."""
-    poll = select.poll()
-    poll.register(2, 0)  # which tells of errors alone
-    return any(events & (select.POLLERR | select.POLLNVAL) for _, events in poll.poll(0))
 
 
 def _settings() -> dict[str, object]:
@@ -126,128 +116,125 @@ def _settings() -> dict[str, object]:
 
     from holdfast.core.programs import cli_program
 
-    hook = {
+    command = [*cli_program(), "hook", "claude"]
+    waits = {
         "type": "command",
-        "command": shlex.join([*cli_program(), "hook", "claude"]),
+        "command": shlex.join(command),
+        "async": True,
         "asyncRewake": True,
         "timeout": _AT_MOST,
+        "rewakeMessage": "News of what you started with holdfast:",
         "rewakeSummary": "A background process has news",
     }
-    return {"hooks": {"PostToolUse": [{"matcher": _MATCHER, "hooks": [hook]}]}}
+    tells = {
+        "type": "command",
+        "command": shlex.join([*command, "--left-behind"]),
+        "timeout": _AT_START,
+    }
+    return {
+        "hooks": {
+            "PostToolUse": [{"matcher": _MATCHER, "hooks": [waits]}],
+            "Stop": [{"hooks": [waits]}],
+            "SessionStart": [{"hooks": [tells, waits]}],
+        }
+    }
 
 
-def _read_stdin() -> str:
-    return os.fsdecode(sys.stdin.buffer.read(_MOST_INPUT)) if sys.stdin is not None else ""
+def _sessions_of(home: Home, given: HookInput) -> list[tuple[str, str]]:
+    """The sessions of a call, each with the handle that it is about, or "" for all of it.
 
-
-class _Given:
-    """The call a hook was told of: the handles it was about, and the events it showed.
-
-    Handles are taken from where our tools put them, never from output: what a process prints may
-    name anybody's.
+    A session of its own is an agent's with all that is in it. In that of the command line are
+    everybody's processes, and what a shell prints may be somebody else's.
     """
-
-    def __init__(self, text: str) -> None:
-        self.handles: list[str] = []
-        self.events: set[str] = set()
-        try:
-            data = json.loads(text)
-        except (ValueError, RecursionError):
-            return
-        if isinstance(data, dict):
-            for key in ("tool_input", "tool_response"):
-                self._look(data.get(key), 0)
-
-    def _look(self, value: object, depth: int) -> None:
-        if depth > _DEPTH:
-            return
-        if isinstance(value, list):
-            for each in value:
-                self._look(each, depth + 1)
-        elif isinstance(value, dict):
-            for key, each in value.items():
-                if key in _NAMES:
-                    self._take(each)
-                elif key == "events" and isinstance(each, list):
-                    self.events.update(str(e.get("id")) for e in each if isinstance(e, dict))
-                elif key == "text" and isinstance(each, str):
-                    self._look_at_text(each, depth)
-                elif key in _WITHIN:
-                    self._look(each, depth + 1)
-                elif key == "stdout":  # of `holdfast run -d` in a shell
-                    self._take(str(each).strip())
-        elif isinstance(value, str):
-            self._look_at_text(value, depth)
-
-    def _look_at_text(self, text: str, depth: int) -> None:
-        """An answer: JSON, or the words of a dialect, which begin with whom they speak of."""
-        try:
-            self._look(json.loads(text), depth + 1)
-        except (ValueError, RecursionError):
-            self.handles += _HANDLE.findall(text[:_HEAD])
-
-    def _take(self, value: object) -> None:
-        for each in value if isinstance(value, list) else [value]:
-            if isinstance(each, str) and _HANDLE.fullmatch(each):
-                self.handles.append(each)
-
-
-def _session_of(home: Home, handles: list[str]) -> str | None:
     from holdfast.core.store import Store
 
     store = Store(home)
-    for handle in reversed(handles):
+    found = []
+    for handle in dict.fromkeys([*given.handles, *given.printed]):
         try:
-            return store.load(handle).session
+            session = store.load(handle).session
         except HoldfastError:
             continue
-    return None
+        own = session != DEFAULT_SESSION and handle in given.handles
+        found.append((session, "" if own else handle))
+    return found
 
 
-def _take_place(home: Home, session: str) -> int | None:
-    """A lock that is held while a hook waits: there are a few for each session."""
-    import fcntl
+def _acknowledge_shown(inboxes: Inboxes, entry: AgentEntry, ids: set[str]) -> None:
+    """Events that were in the very answer after which we are called: they were read."""
+    for inbox in inboxes.of(entry) if ids else ():
+        events = inbox.client.events(acknowledged=True)
+        shown = [each for each in events if each.id in ids and not each.acknowledged]
+        if shown:
+            inbox.client.acknowledge(*shown)
 
-    directory = home.session(session) + "/hooks"
-    for path in (home.session(session), directory):
-        make_private_directory(path)
-    for number in range(_HOOKS):
-        fd = open_private(f"{directory}/{number}.lock", os.O_RDWR | os.O_CREAT)
+
+def _text(claimed: list[tuple[Inbox, list[Event]]]) -> str:
+    return "\n\n".join(_render.safe_lines(event.text) for _, events in claimed for event in events)
+
+
+def _acknowledge(claimed: list[tuple[Inbox, list[Event]]]) -> None:
+    for inbox, events in claimed:
+        inbox.client.acknowledge(*events)
+
+
+def _print_whole(fd: int, text: str) -> None:
+    """Write all of it, also to a socket that takes a piece at a time."""
+    import select
+
+    data = memoryview(text.encode("utf-8", "backslashreplace"))
+    poll = select.poll()
+    poll.register(fd, select.POLLOUT)
+    while data:
+        poll.poll()
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(fd)
-        else:
-            return fd
-    return None
+            data = data[os.write(fd, data) :]
+        except BlockingIOError:
+            continue
 
 
-def _news(client: SyncClient, session: str, settle: float, deadline: float | None) -> list[Event]:
-    """Claim what this hook is the first to tell of; nothing when nothing is left to wait for."""
-    with Watch([client.home.outbox(session)]) as watch:
-        while True:
-            watch.drain()
-            if _reader_is_gone():
-                return []
-            if list(client.events()):
-                time.sleep(settle)
-                if _reader_is_gone():
-                    return []
-                claimed = client.claim(*client.events())
-                if claimed:
-                    return claimed
-                continue
-            working = client.list(ended=False)
-            if not working and not any(map(_is_open, client.agents())):
-                if list(client.events()):
-                    continue  # it came just now
-                if all(process.record.told for process in client.list()):
-                    return []
-                client.keeper_start()  # it will tell
-            left = _LOOK_AGAIN
-            if deadline is not None:
-                left = min(left, deadline - time.monotonic())
-                if left <= 0:
-                    return []
-            fd = watch.fileno()
-            client.readable(fd, left if fd is not None else min(left, 0.5))
+# -- a conversation begins -------------------------------------------------------------------------
+
+
+def _tell_of_left_behind(home: Home, inboxes: Inboxes, entry: AgentEntry, given: HookInput) -> int:
+    """Print what was left behind, for the context of a conversation; nothing if there is nothing.
+
+    The events are told of, and acknowledged, where they are this conversation's. Those of others it
+    hears of, and may adopt them.
+    """
+    from ._hook_wait import claim
+
+    mine = inboxes.of(entry)
+    claimed = claim(mine, _CONTEXT // 2)
+    parts = [_text(claimed)] if claimed else []
+    lost = {left.session: left for left in _left_behind(home, given.directory or os.getcwd())}
+    for inbox, events in claimed:
+        if inbox.session in lost:
+            lost[inbox.session].events -= len(events)
+    running = [line for inbox in mine for line in inbox.running()]
+    if running:
+        more = [f"and {len(running) - _LISTED} more"] if len(running) > _LISTED else []
+        lines = [f"- {line[:200]}" for line in running[:_LISTED]] + more
+        parts.append("\n".join(["Still running of what this conversation started:", *lines]))
+    parts += [left.text for left in list(lost.values())[-_LISTED:] if left.matters]
+    if not parts:
+        return 0
+    context = inside("system-reminder", _render.safe_lines("\n\n".join(parts)))
+    about = {"hookEventName": "SessionStart", "additionalContext": context}
+    _print_whole(1, json.dumps({"hookSpecificOutput": about}) + "\n")
+    _acknowledge(claimed)
+    return 0
+
+
+def _left_behind(home: Home, directory: str) -> list[LeftBehind]:
+    """Sessions that were lost in this directory; no keeper is started where there can be none."""
+    from holdfast.client.connect import open_client
+
+    names = home.session_names()
+    if not any(os.path.exists(home.session(name) + "/lease.json") for name in names):
+        return []
+    client = open_client(home, None)
+    try:
+        return client.left_behind(directory)
+    finally:
+        client.close()

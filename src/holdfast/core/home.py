@@ -10,6 +10,7 @@
     processes/<handle>.runner      what its runner says, where it has one (and .place, .end)
     active/ and ended/             which records there are, by name: see `core.index`
     sessions/<session>/            outbox.jsonl, lease.json, cursors/
+    hooks/                         which agents' programs used which sessions: see `holdfast hook`
 
 Directories are 0700 and files 0600 whatever the umask. A home that is a symlink, or somebody
 else's, is refused: whoever owns it could read every log and speak to the keeper.
@@ -56,6 +57,7 @@ _OURS = frozenset(
         "active",
         "ended",
         "sessions",
+        "hooks",
     )
 )
 
@@ -225,6 +227,10 @@ class Home:
 
     def ended_of(self, session: str) -> str:
         return f"{self.ended}/{file_name(session)}"
+
+    @property
+    def hooks(self) -> str:
+        return self.path + "/hooks"
 
     def outbox(self, session: str) -> str:
         return self.session(session) + "/outbox.jsonl"
