@@ -27,11 +27,11 @@ def whole(end: socket.socket) -> str:
 def run(number: int, command: list[str], given: str) -> None:
     out, out_of_hook = socket.socketpair()
     text, text_of_hook = socket.socketpair()
-    hook = subprocess.Popen(
+    hook: subprocess.Popen[str] = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
-        stdout=out_of_hook,
-        stderr=text_of_hook,
+        stdout=out_of_hook.fileno(),
+        stderr=text_of_hook.fileno(),
         start_new_session=True,
         env={**os.environ, "CLAUDE_PROJECT_DIR": os.getcwd()},
         text=True,
