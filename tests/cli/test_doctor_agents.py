@@ -152,6 +152,17 @@ def test_a_hook_that_holds_up_every_call_is_a_note(project: Path) -> None:
     assert (state, '"asyncRewake": true' in text) == ("note", True)
 
 
+@pytest.mark.parametrize("event", ["PostToolUse", "Stop", "SessionStart"])
+def test_a_hook_that_is_missing_where_it_is_needed_is_a_note(project: Path, event: str) -> None:
+    """As in settings that were pasted when there were fewer."""
+    path = configured(project / ".claude" / "settings.json")
+    settings = json.loads(path.read_text())
+    del settings["hooks"][event]
+    path.write_text(json.dumps(settings))
+    state, text = doctor("hook", project)
+    assert (state, f"none for {event}, so " in text) == ("note", True)
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"hooks": 3}', '{"hooks": {"PostToolUse": 1}}'])
 def test_settings_that_make_no_sense_end_nothing(project: Path, text: str) -> None:
     path = project / ".claude" / "settings.json"

@@ -33,7 +33,14 @@ _HANDSHAKE: tuple[dict[str, Any], ...] = (
     {"id": _LAST, "method": "resources/templates/list"},
 )
 _HOOK = re.compile(r"\bholdfast\b.*\bhook\s+claude\b")
-_SHOW = "`holdfast hook claude --print-config` prints one"
+_LEFT_BEHIND = "--left-behind"
+# Where the hook is needed, and what does not happen without it.
+_EVENTS = {
+    "PostToolUse": "nothing wakes Claude Code after a call",
+    "Stop": "it is woken once after each call, and not by what comes later",
+    "SessionStart": "a new conversation is not told of what was left behind",
+}
+_SHOW = "`holdfast hook claude --print-config` prints what belongs there"
 
 
 # -- MCP -------------------------------------------------------------------------------------------
@@ -101,7 +108,7 @@ def _shake_hands() -> tuple[dict[int, dict[str, Any]], str]:
 
 def hook_check() -> Check:
     """Look for the hook in Claude Code's settings, and for the program that it names."""
-    found: list[tuple[str, dict[str, Any]]] = []
+    found: list[tuple[str, str, dict[str, Any]]] = []
     for path in _settings():
         try:
             with open(path, "rb") as file:
@@ -111,18 +118,23 @@ def hook_check() -> Check:
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or f"is no JSON: {error}"
             return Check("note", "hook", f"{path}: {why}; mend it")
-        found += [(path, hook) for hook in _hooks(settings) if _HOOK.search(_command(hook))]
+        ours = ((event, hook) for event, hook in _hooks(settings) if _HOOK.search(_command(hook)))
+        found += [(path, event, hook) for event, hook in ours]
     if not found:
         text = f"none in Claude Code's settings; {_SHOW} (only Claude Code needs it)"
         return Check("note", "hook", text)
-    for path, hook in found:
+    for path, _, hook in found:
         program = _program(_command(hook))
         if shutil.which(program) is None:
             why = f"{path}: {program} is not found; {_SHOW}, with the whole path"
             return Check("note", "hook", why)
-        if not hook.get("asyncRewake"):
+        if not hook.get("asyncRewake") and _LEFT_BEHIND not in _command(hook):
             return Check("note", "hook", f'{path}: without "asyncRewake": true it holds up calls')
-    path, hook = found[-1]
+    path, _, hook = found[-1]
+    for event, otherwise in _EVENTS.items():
+        if event not in [each for _, each, _ in found]:
+            why = f"{path}: none for {event}, so {otherwise}; {_SHOW}"
+            return Check("note", "hook", why)
     wakes = shutil.which(_program(_command(hook)))
     return Check("ok", "hook", f"{path} wakes Claude Code with {wakes}")
 
@@ -136,13 +148,15 @@ def _settings() -> Iterator[str]:
     yield os.path.abspath(".claude/settings.local.json")
 
 
-def _hooks(settings: object) -> Iterator[dict[str, Any]]:
-    """Every hook there is, whatever for; what is not as it should be is not ours to judge."""
+def _hooks(settings: object) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every hook there is, and what for; what is not as it should be is not ours to judge."""
     events = settings.get("hooks") if isinstance(settings, dict) else None
-    for matchers in events.values() if isinstance(events, dict) else ():
+    for event, matchers in events.items() if isinstance(events, dict) else ():
         for matcher in matchers if isinstance(matchers, list) else ():
             hooks = matcher.get("hooks") if isinstance(matcher, dict) else None
-            yield from (hook for hook in hooks or () if isinstance(hook, dict))
+            for hook in hooks if isinstance(hooks, list) else ():
+                if isinstance(hook, dict):
+                    yield event, hook
 
 
 def _command(hook: dict[str, Any]) -> str:
