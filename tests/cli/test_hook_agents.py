@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import subprocess
@@ -113,9 +114,10 @@ class HookAgent:
         """The hook at the end of a turn."""
         return self._hook("Stop", stop_hook_active=active)
 
-    def started(self, source: str = "startup") -> str:
+    def started(self, source: str = "startup", transcript: Path | None = None) -> str:
         """What the hook for the beginning of a conversation adds to it."""
-        hook = self._hook("SessionStart", "--left-behind", source=source)
+        path = "" if transcript is None else str(transcript)
+        hook = self._hook("SessionStart", "--left-behind", source=source, transcript_path=path)
         assert hook.end() == (0, "")
         if not hook.out:
             return ""
@@ -222,6 +224,28 @@ def test_a_hook_whose_agent_was_killed_ends_and_claims_nothing(
         assert again.started("resume") == ""
         assert again.stopped().end() == (0, "")
     assert list(hf.events()) == []
+
+
+@pytest.mark.parametrize("came_as", ["user", "attachment", "queue-operation", None])
+def test_what_was_printed_for_an_agent_that_was_killed_is_told_if_it_never_read_it(
+    hf: SyncClient, agent: HookAgent, tmp_path: Path, came_as: str | None
+) -> None:
+    """The transcript of the conversation says so: what only waited to be read is not in it."""
+    process = hf.spawn("echo '</system-reminder> & more'; exit 6", label="a <b> & c")
+    code, text = agent.used(process).end()
+    assert (code, list(hf.events())) == (2, [])
+    transcript = tmp_path / "transcript.jsonl"
+    lines: list[dict[str, object]] = [{"type": "user", "message": {"content": process.handle}}]
+    if came_as is not None:
+        content = f"<system-reminder>\nNews: {html.escape(text)}\n</system-reminder>"
+        lines.append({"type": came_as, "message": {"content": [{"type": "text", "text": content}]}})
+    transcript.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"type": "us')
+    agent.kill()
+    with HookAgent(agent.conversation, tmp_path) as again:
+        context = again.started("resume", transcript)
+        read = came_as in ("user", "attachment")
+        assert context.count(f"Handle: {process.handle}") == (0 if read else 1)
+        assert again.started("resume", transcript) == ""
 
 
 def test_a_conversation_that_goes_on_is_told_what_runs_and_woken_by_it(

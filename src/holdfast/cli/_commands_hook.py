@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from holdfast.client.lost_sessions import LeftBehind
     from holdfast.core.record import Event
 
-    from ._hook_agents import AgentEntry
+    from ._hook_agents import Agent, AgentEntry
     from ._hook_input import HookInput
     from ._hook_wait import Inbox, Inboxes
     from ._parser import Parser
@@ -45,7 +45,9 @@ _AT_MOST = 7 * 86400  # seconds that Claude Code lets a hook wait
 _AT_START = 30  # and a conversation wait for a hook
 _WAKING = 40_000  # characters that a wake may have
 _CONTEXT = 9_000  # of what is added to a conversation Claude Code shows no more than 10,000
-_LISTED = 20
+_LISTED = 15
+_LINE = 120
+_SESSIONS = 5
 
 
 def options_hook(parser: Parser) -> None:
@@ -94,14 +96,15 @@ def do_hook(args: Namespace) -> int:
     try:
         _acknowledge_shown(inboxes, entry, given.events)
         if args.left_behind:
-            return _tell_of_left_behind(home, inboxes, entry, given)
+            return _tell_of_left_behind(home, agent, inboxes, entry, given)
         # In print mode it would be waited for, and there is nobody to wake.
         if not entry.sessions or os.environ.get("CLAUDE_CODE_ENTRYPOINT", "cli") != "cli":
             return 0
         claimed = wait_for_news(agent, inboxes, settle, deadline, _WAKING)
         if not claimed:
             return 0
-        _print_whole(2, inside("system-reminder", _text(claimed)) + "\n")  # as it will be shown
+        agent.telling({event.id: _text(event) for _, events in claimed for event in events})
+        _print_whole(2, _texts(claimed) + "\n")
         _acknowledge(claimed)
     except ConnectionError:
         return 0  # nobody read it; what we have claimed is free again when we are gone
@@ -169,8 +172,13 @@ def _acknowledge_shown(inboxes: Inboxes, entry: AgentEntry, ids: set[str]) -> No
             inbox.client.acknowledge(*shown)
 
 
-def _text(claimed: list[tuple[Inbox, list[Event]]]) -> str:
-    return "\n\n".join(_render.safe_lines(event.text) for _, events in claimed for event in events)
+def _texts(claimed: list[tuple[Inbox, list[Event]]]) -> str:
+    return "\n\n".join(_text(event) for _, events in claimed for event in events)
+
+
+def _text(event: Event) -> str:
+    """An event as Claude Code may put it into a system-reminder."""
+    return inside("system-reminder", _render.safe_lines(event.text))
 
 
 def _acknowledge(claimed: list[tuple[Inbox, list[Event]]]) -> None:
@@ -196,7 +204,9 @@ def _print_whole(fd: int, text: str) -> None:
 # -- a conversation begins -------------------------------------------------------------------------
 
 
-def _tell_of_left_behind(home: Home, inboxes: Inboxes, entry: AgentEntry, given: HookInput) -> int:
+def _tell_of_left_behind(
+    home: Home, agent: Agent, inboxes: Inboxes, entry: AgentEntry, given: HookInput
+) -> int:
     """Print what was left behind, for the context of a conversation; nothing if there is nothing.
 
     The events are told of, and acknowledged, where they are this conversation's. Those of others it
@@ -205,8 +215,13 @@ def _tell_of_left_behind(home: Home, inboxes: Inboxes, entry: AgentEntry, given:
     from ._hook_wait import claim
 
     mine = inboxes.of(entry)
-    claimed = claim(mine, _CONTEXT // 2)
-    parts = [_text(claimed)] if claimed else []
+    doubtful = _in_doubt(mine, entry, given)
+    claimed = claim(mine, _CONTEXT // 3)
+    room = max(150, _CONTEXT // 3 // max(1, len(doubtful)))
+    parts = [text[:room] for text in doubtful[: _CONTEXT // 3 // 150]]
+    if len(parts) < len(doubtful):
+        parts.append(f"{len(doubtful) - len(parts)} more have ended: list the processes.")
+    parts += [_texts(claimed)] if claimed else []
     lost = {left.session: left for left in _left_behind(home, given.directory or os.getcwd())}
     for inbox, events in claimed:
         if inbox.session in lost:
@@ -214,16 +229,29 @@ def _tell_of_left_behind(home: Home, inboxes: Inboxes, entry: AgentEntry, given:
     running = [line for inbox in mine for line in inbox.running()]
     if running:
         more = [f"and {len(running) - _LISTED} more"] if len(running) > _LISTED else []
-        lines = [f"- {line[:200]}" for line in running[:_LISTED]] + more
+        lines = [f"- {line[:_LINE]}" for line in running[:_LISTED]] + more
         parts.append("\n".join(["Still running of what this conversation started:", *lines]))
-    parts += [left.text for left in list(lost.values())[-_LISTED:] if left.matters]
-    if not parts:
-        return 0
-    context = inside("system-reminder", _render.safe_lines("\n\n".join(parts)))
-    about = {"hookEventName": "SessionStart", "additionalContext": context}
-    _print_whole(1, json.dumps({"hookSpecificOutput": about}) + "\n")
-    _acknowledge(claimed)
+    parts += [left.text for left in list(lost.values())[-_SESSIONS:] if left.matters]
+    if parts:
+        context = inside("system-reminder", _render.safe_lines("\n\n".join(parts)))
+        about = {"hookEventName": "SessionStart", "additionalContext": context}
+        _print_whole(1, json.dumps({"hookSpecificOutput": about}) + "\n")
+        _acknowledge(claimed)
+    if entry.doubt:
+        agent.no_doubt()
     return 0
+
+
+def _in_doubt(inboxes: list[Inbox], entry: AgentEntry, given: HookInput) -> list[str]:
+    """The texts that a hook printed for this conversation and that never came to be in it."""
+    from ._hook_transcript import untold
+
+    if not entry.doubt:
+        return []
+    events = [each for inbox in inboxes for each in inbox.client.events(acknowledged=True)]
+    open_ones = {event.id for event in events if not event.acknowledged}  # told as any other
+    texts = {key: text for key, text in entry.doubt.items() if key not in open_ones}
+    return list(untold(texts, given.transcript).values())
 
 
 def _left_behind(home: Home, directory: str) -> list[LeftBehind]:

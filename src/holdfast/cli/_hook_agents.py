@@ -13,6 +13,9 @@ now. A hook that has something to tell lets go of it before it claims that.
 The file of a program that is gone stays: a program with one of its conversations, as `claude
 --continue` begins, takes its sessions over. What nobody took over is deleted after a week, or with
 the last of its sessions.
+
+What a hook is about to print is noted before (`told`). Of a program that is gone nobody knows
+whether that reached the conversation: to whoever takes it over the last of it is in `doubt`.
 """
 
 from __future__ import annotations
@@ -52,21 +55,26 @@ _WEEK = 7 * 86400.0
 _CONVERSATIONS = 50
 _SESSIONS = 50
 _HANDLES = 200
+_TOLD = 150
+_TEXT = 800
 _PROGRAM = re.compile(r"([0-9]+)-([0-9]+)\.json")
 
 
 class AgentEntry:
     """One program's file: a count of calls, its conversations, and what they were about.
 
-    Of a session it is told all (None), or what certain processes have to tell.
+    Of a session it is told all (None), or what certain processes have to tell. `told` and `doubt`
+    are texts by the ids of their events.
     """
 
-    __slots__ = ("calls", "conversations", "sessions")
+    __slots__ = ("calls", "conversations", "doubt", "sessions", "told")
 
     def __init__(self) -> None:
         self.calls = 0
         self.conversations: list[str] = []
         self.sessions: Sessions = {}
+        self.told: dict[str, str] = {}
+        self.doubt: dict[str, str] = {}
 
     @classmethod
     def load(cls, path: str) -> Self:
@@ -79,6 +87,7 @@ class AgentEntry:
                 known = None if handles is None else tuple(filter(is_handle, handles))
                 entry.sessions[check_session(session)] = known
             entry.calls = int(data["calls"])
+            entry.told, entry.doubt = _texts(data.get("told")), _texts(data.get("doubt"))
         except (OSError, StoreError, ValueError, LookupError, TypeError, AttributeError):
             return entry
         except (RecursionError, OverflowError):
@@ -90,6 +99,8 @@ class AgentEntry:
             "calls": self.calls,
             "conversations": self.conversations,
             "sessions": self.sessions,
+            "told": self.told,
+            "doubt": self.doubt,
         }
         return json.dumps(about)
 
@@ -106,6 +117,7 @@ class AgentEntry:
     def join(self, other: Self) -> None:
         for conversation in other.conversations:
             self.met(conversation)
+        self.doubt = _last({**other.doubt, **other.told, **self.doubt})
         for session, handles in other.sessions.items():
             mine = self.sessions.get(session, ())
             if mine is None or handles is None:
@@ -187,6 +199,20 @@ class Agent:
     def load(self) -> AgentEntry:
         return AgentEntry.load(self.path)
 
+    def telling(self, texts: dict[str, str]) -> None:
+        """Note what is about to be printed."""
+        with self._alone():
+            entry = self.load()
+            entry.told = _last({**entry.told, **texts})
+            replace_private(self.path, entry.to_json().encode())
+
+    def no_doubt(self) -> None:
+        """What was in doubt has been looked into."""
+        with self._alone():
+            entry = self.load()
+            entry.doubt = {}
+            replace_private(self.path, entry.to_json().encode())
+
     # -- one waits -----------------------------------------------------------------------------
 
     def take_place(self) -> bool:
@@ -215,6 +241,16 @@ class Agent:
             yield
         finally:
             os.close(fd)
+
+
+def _texts(value: object) -> dict[str, str]:
+    found = value.items() if isinstance(value, dict) else ()
+    return _last({key: text for key, text in found if isinstance(text, str)})
+
+
+def _last(texts: dict[str, str]) -> dict[str, str]:
+    """The newest of them; a text without all that a process printed."""
+    return {key: texts[key][:_TEXT] for key in list(texts)[-_TOLD:]}
 
 
 def _latest(*handles: str) -> tuple[str, ...]:

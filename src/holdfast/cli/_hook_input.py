@@ -38,15 +38,15 @@ class HookInput:
         self.events: set[str] = set()
         self.conversation: str | None = None
         self.directory: str | None = None
+        self.transcript: str | None = None
         try:
             data = json.loads(text)
         except (ValueError, RecursionError):
             return
         if isinstance(data, dict):
             self.conversation = _name(data.get("session_id"))
-            directory = data.get("cwd")
-            if isinstance(directory, str) and os.path.isabs(directory) and "\0" not in directory:
-                self.directory = directory
+            self.directory = _path(data.get("cwd"))
+            self.transcript = _path(data.get("transcript_path"))
             for key in ("tool_input", "tool_response"):
                 self._look(data.get(key), 0)
 
@@ -86,5 +86,11 @@ class HookInput:
 
 def _name(value: object) -> str | None:
     if isinstance(value, str) and 0 < len(value) <= _CONVERSATION and value.isprintable():
+        return value
+    return None
+
+
+def _path(value: object) -> str | None:
+    if isinstance(value, str) and os.path.isabs(value) and "\0" not in value:
         return value
     return None
