@@ -397,6 +397,43 @@ def test_what_somebody_has_claimed_no_hook_tells(hf: SyncClient, agent: HookAgen
     assert (code, process.handle in text) == (2, True)
 
 
+def became_task(agent: HookAgent, process: SyncProcess) -> Hook:
+    """The hook after a call whose result is Claude Code's word on a task."""
+    text = (
+        f'MCP tool "holdfast/spawn_process" started server-side task {process.handle}. It was '
+        "moved to the background as task kvso2lem8 and keeps running on the server"
+    )
+    return agent._hook("PostToolUse", tool_response=[{"type": "text", "text": text}])
+
+
+def test_a_process_that_the_agent_asks_after_as_a_task_is_left_to_it(
+    hf: SyncClient, agent: HookAgent, gate: Gate
+) -> None:
+    """Also when the conversation goes on, and nobody asks yet."""
+    task, other = hf.spawn("exit 3"), hf.spawn(f": < {gate.path}; exit 4")
+    wait_until(lambda: list(hf.events()))
+    hook = became_task(agent, task)
+    waiting(hook, hf.home)
+    assert agent.used(other).end() == (0, "")
+    gate.open()
+    code, text = hook.end()
+    assert (code, task.handle in text, other.handle in text) == (2, False, True)
+    agent.kill()
+    with HookAgent(agent.conversation, agent.directory) as again:
+        assert task.handle not in again.started("resume")
+    assert [event.handle for event in hf.events()] == [task.handle]
+
+
+@pytest.mark.long
+def test_a_task_that_nobody_asks_after_is_told_of_after_a_minute(
+    hf: SyncClient, agent: HookAgent
+) -> None:
+    process = hf.spawn("exit 3")
+    hook = became_task(agent, process)
+    wait_until(lambda: hook.code is not None, timeout=180)
+    assert (hook.code, process.handle in hook.text) == (2, True)
+
+
 def test_more_than_one_wake_has_room_for_comes_with_the_next(
     hf: SyncClient, agent: HookAgent, gate: Gate
 ) -> None:

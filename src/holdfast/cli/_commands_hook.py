@@ -91,7 +91,7 @@ def do_hook(args: Namespace) -> int:
         return 0
     found = [(args.session, "")] if args.session else _sessions_of(home, given)
     agent = Agent(home, given.conversation, args.session)
-    entry = agent.called(found)
+    entry = agent.called(found, given.tasks)
     inboxes = Inboxes(home)
     try:
         _acknowledge_shown(inboxes, entry, given.events)

@@ -63,16 +63,17 @@ _PROGRAM = re.compile(r"([0-9]+)-([0-9]+)\.json")
 class AgentEntry:
     """One program's file: a count of calls, its conversations, and what they were about.
 
-    Of a session it is told all (None), or what certain processes have to tell. `told` and `doubt`
-    are texts by the ids of their events.
+    Of a session it is told all (None), or what certain processes have to tell; `tasks` are those
+    that it asks after by itself. `told` and `doubt` are texts by the ids of their events.
     """
 
-    __slots__ = ("calls", "conversations", "doubt", "sessions", "told")
+    __slots__ = ("calls", "conversations", "doubt", "sessions", "tasks", "told")
 
     def __init__(self) -> None:
         self.calls = 0
         self.conversations: list[str] = []
         self.sessions: Sessions = {}
+        self.tasks: tuple[str, ...] = ()
         self.told: dict[str, str] = {}
         self.doubt: dict[str, str] = {}
 
@@ -87,6 +88,7 @@ class AgentEntry:
                 known = None if handles is None else tuple(filter(is_handle, handles))
                 entry.sessions[check_session(session)] = known
             entry.calls = int(data["calls"])
+            entry.tasks = _latest(*filter(is_handle, data.get("tasks", ())))
             entry.told, entry.doubt = _texts(data.get("told")), _texts(data.get("doubt"))
         except (OSError, StoreError, ValueError, LookupError, TypeError, AttributeError):
             return entry
@@ -99,6 +101,7 @@ class AgentEntry:
             "calls": self.calls,
             "conversations": self.conversations,
             "sessions": self.sessions,
+            "tasks": self.tasks,
             "told": self.told,
             "doubt": self.doubt,
         }
@@ -117,6 +120,7 @@ class AgentEntry:
     def join(self, other: Self) -> None:
         for conversation in other.conversations:
             self.met(conversation)
+        self.tasks = _latest(*other.tasks, *self.tasks)
         self.doubt = _last({**other.doubt, **other.told, **self.doubt})
         for session, handles in other.sessions.items():
             mine = self.sessions.get(session, ())
@@ -146,7 +150,7 @@ class Agent:
         self.path = f"{home.hooks}/{self._name}.json"
         self._place: int | None = None
 
-    def called(self, found: list[tuple[str, str]]) -> AgentEntry:
+    def called(self, found: list[tuple[str, str]], tasks: list[str]) -> AgentEntry:
         """Count a call that was about these sessions and handles; all that is known with it.
 
         Where nothing is known nothing is written: most agents have no process of ours.
@@ -156,11 +160,11 @@ class Agent:
         try:
             make_private_directory(self._home.hooks)
             with self._alone():
-                return self._count(found)
+                return self._count(found, tasks)
         except OSError as error:
             raise cannot(f"use {self._home.hooks}", error) from error
 
-    def _count(self, found: list[tuple[str, str]]) -> AgentEntry:
+    def _count(self, found: list[tuple[str, str]], tasks: list[str]) -> AgentEntry:
         entry = AgentEntry.load(self.path)
         self._take_over(entry)
         there = set(self._home.session_names())
@@ -168,6 +172,7 @@ class Agent:
             entry.add(session, handle)
             there.add(session)
         entry.sessions = {each: of for each, of in entry.sessions.items() if each in there}
+        entry.tasks = _latest(*entry.tasks, *tasks)
         if self._conversation is not None:
             entry.met(self._conversation)
         if entry.sessions or entry.calls:

@@ -17,6 +17,8 @@ _WITHIN = frozenset(("content", "structuredContent", "structured_content", "resu
 _MOST_INPUT = 16 << 20
 _DEPTH = 8
 _HEAD = 300
+# In Claude Code's words: the result of a call that our server answered with a task.
+_TASK = re.compile(r"started server-side task \S*?(proc-[a-z0-9]{16,64})")
 _CONVERSATION = 200
 
 
@@ -29,12 +31,14 @@ class HookInput:
     """A conversation, and of a call the handles it was about and the events it showed.
 
     Handles are taken from where our tools put them, never from output: what a process prints may
-    name anybody's. `printed` are those that were all a shell printed, as `holdfast run -d` does.
+    name anybody's. `printed` are those that were all a shell printed, as `holdfast run -d` does;
+    `tasks` those that Claude Code asks after by itself.
     """
 
     def __init__(self, text: str) -> None:
         self.handles: list[str] = []
         self.printed: list[str] = []
+        self.tasks: list[str] = []
         self.events: set[str] = set()
         self.conversation: str | None = None
         self.directory: str | None = None
@@ -77,6 +81,7 @@ class HookInput:
             self._look(json.loads(text), depth + 1)
         except (ValueError, RecursionError):
             self.handles += _HANDLE.findall(text[:_HEAD])
+            self.tasks += _TASK.findall(text[:_HEAD])
 
     def _take(self, value: object) -> None:
         for each in value if isinstance(value, list) else [value]:

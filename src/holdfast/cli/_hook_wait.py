@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _LOOK_AGAIN = 1.0  # for a keeper that died while nobody else looked
 _WITHOUT_INOTIFY = 0.5
+_ASKING = 60.0  # seconds after which a task that nobody asks after is told of as anything else
 
 
 class Inbox:
@@ -28,9 +29,22 @@ class Inbox:
         self.session = session
         self.client: SyncClient = open_client(home, session)
         self._handles = None if handles is None else frozenset(handles)
+        self.tasks: frozenset[str] = frozenset()
+        self._since: dict[str, float] = {}  # when each event of a task was first seen unclaimed
 
     def pending(self) -> list[Event]:
-        return [event for event in self.client.events() if self._is_ours(event)]
+        """The events to tell of: open, and not those of a task that its client asks after.
+
+        Whoever asks has claimed them, but for a moment: when a conversation goes on, say.
+        """
+        events = [event for event in self.client.events() if self._is_ours(event)]
+        of_tasks = [event for event in events if self._is_of_task(event)]
+        now = time.monotonic()
+        self._since = {event.id: self._since.get(event.id, now) for event in of_tasks}
+        return [each for each in events if now - self._since.get(each.id, now - _ASKING) >= _ASKING]
+
+    def _is_of_task(self, event: Event) -> bool:
+        return event.handle in self.tasks and event.type in ("end", "input")
 
     def _is_ours(self, event: Event) -> bool:
         if self._handles is None:
@@ -86,6 +100,8 @@ class Inboxes:
         for session, handles in wanted:
             if (session, handles) not in self._open:
                 self._open[session, handles] = Inbox(self._home, session, handles)
+        for key in wanted:
+            self._open[key].tasks = frozenset(entry.tasks)
         return [self._open[key] for key in wanted]
 
     def close(self) -> None:
