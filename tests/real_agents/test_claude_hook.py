@@ -55,9 +55,14 @@ def model() -> Iterator[ScriptedModel]:
     assert found.failures == []
 
 
+# With the older protocol there are no tasks, whose ends Claude Code would ask after by itself.
+WITHOUT_TASKS = {"MCP_PROTOCOL_NEGOTIATION": "legacy"}
+
+
 @pytest.fixture
 def claude(home: str, agents: Path, tmp_path: Path, model: ScriptedModel) -> Iterator[ClaudeCode]:
-    with ClaudeCode(agents, tmp_path, model.url, settings=hooks()) as found:
+    env = WITHOUT_TASKS
+    with ClaudeCode(agents, tmp_path, model.url, settings=hooks(), env=env) as found:
         yield found
 
 
@@ -169,6 +174,37 @@ def test_what_ended_while_it_was_killed_is_told_once_to_the_next(
     wait_until(lambda: not hooks_of(claude), timeout=PATIENCE)
     assert (told(model, first), told(model, second)) == (1, 1)
     assert len(model.requests) == before + 1
+
+
+def ends_told(model: ScriptedModel, code: int) -> int:
+    """How often the model was told of an end with this code, outside of results."""
+    found = re.compile(rf'Exit code: {code}\b|"exit_code": ?{code}\b')
+    told_by = ("user", "system")
+    said = ["\n".join(p.text for p in r.parts if p.role in told_by) for r in model.requests]
+    return max(len(found.findall(each)) for each in said)
+
+
+def test_whoever_tells_of_ends_each_is_told_once_through_a_kill(
+    home: str, agents: Path, tmp_path: Path, model: ScriptedModel, person: SyncClient, gate: Gate
+) -> None:
+    """The hook, or Claude Code itself, where the server's calls are tasks."""
+    with ClaudeCode(agents, tmp_path, model.url, settings=hooks()) as claude:
+        stops = "trap 'exit 73' TERM; while :; do sleep 0.1; done"
+        claude.type(f"please start: exit 71 AND : < {gate.path}; exit 72 AND {stops}")
+        last = started(person, 3)[2]
+        wait_until(lambda: ends_told(model, 71) or was_told(person, ""), timeout=PATIENCE)
+        claude.wait_for("all right")
+        claude.kill()
+        wait_until(lambda: not hooks_of(claude), what="its hook ended", timeout=PATIENCE)
+        gate.open()
+        claude.start("--continue")
+        claude.type("what is new?")
+        wait_until(lambda: ends_told(model, 72), timeout=PATIENCE)
+        person.get(last).signal("TERM")
+        wait_until(lambda: ends_told(model, 73), timeout=PATIENCE)
+        wait_until(lambda: not hooks_of(claude), what="all was told", timeout=PATIENCE)
+        assert [ends_told(model, code) for code in (72, 73)] == [1, 1]
+        assert ends_told(model, 71) <= 1  # or it was in a result
 
 
 def test_print_mode_is_not_held_up(
