@@ -281,17 +281,21 @@ class Client:
         all: bool = False,
         timeout: Duration | None = None,
         progress: Progress | None = None,
+        acknowledge: bool = True,
     ) -> Waited:
         """Wait as `Process.wait_for` does, for any of several, or with `all` for every one.
 
         `progress` is called every few seconds, with the seconds so far and what is still waited
-        for; it may be asynchronous.
+        for; it may be asynchronous. Without `acknowledge` nothing counts as told: ends that it
+        shows are still told by events, and the same wait finds the same again.
         """
         from .wait_for import Waiting
 
         patience = None if timeout is None else parse_patience(timeout)
         among = several(processes, Process)
-        waiting = await self._link.run_in_thread(lambda: Waiting(self, among, conditions, all))
+        waiting = await self._link.run_in_thread(
+            lambda: Waiting(self, among, conditions, all, acknowledge)
+        )
         try:
             return await waiting.run(patience, progress)
         finally:

@@ -209,11 +209,13 @@ class SyncClient:
         all: bool = False,
         timeout: Duration | None = None,
         progress: Progress | None = None,
+        acknowledge: bool = True,
     ) -> Waited:
         """Wait as `Process.wait_for` does, for any of several, or with `all` for every one.
 
         `progress` is called every few seconds, with the seconds so far and what is still waited
-        for; it may be asynchronous.
+        for; it may be asynchronous. Without `acknowledge` nothing counts as told: ends that it
+        shows are still told by events, and the same wait finds the same again.
         """
         return run(
             self._client.wait_for(
@@ -222,6 +224,7 @@ class SyncClient:
                 all=all,
                 timeout=timeout,
                 progress=progress,
+                acknowledge=acknowledge,
             )
         )
 

@@ -31,7 +31,7 @@ from .process import CLAIM_PATIENCE, Patience
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from ..core.types import Progress
@@ -47,13 +47,18 @@ _WORD = 5.0  # between two words to whoever waits
 _TAIL = 2000
 
 
+def _nothing() -> None:
+    return
+
+
 @dataclass(slots=True)
 class Waited:
     """The result of a wait: what holds, what does not yet, and who ended meanwhile.
 
     `ok` if what was waited for holds: one condition, or with ``all`` every one. `timed_out` if the
     time was up first; the same call again goes on where this one stopped. Otherwise a process
-    ended, and what was waited for cannot happen any more.
+    ended, and what was waited for cannot happen any more. After a wait that acknowledges nothing,
+    `keep_places` lets the next one go on after this.
     """
 
     ok: bool
@@ -63,6 +68,11 @@ class Waited:
     timed_out: bool = False
     tail: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
+    _keep: Callable[[], None] = field(default=_nothing, repr=False, compare=False)
+
+    def keep_places(self) -> None:
+        """Let the same wait go on after what this one found, which did not acknowledge it."""
+        self._keep()
 
     @property
     def first(self) -> Met | None:
@@ -121,7 +131,12 @@ class Waiting:
     """One call of `wait_for`, while it lasts."""
 
     def __init__(
-        self, client: Client, processes: Sequence[Process], given: Sequence[object], every: bool
+        self,
+        client: Client,
+        processes: Sequence[Process],
+        given: Sequence[object],
+        every: bool,
+        acknowledge: bool = True,
     ) -> None:
         if not processes:
             raise BadRequest("there is no process to wait for")
@@ -129,6 +144,7 @@ class Waiting:
             raise BadRequest("say what to wait for, like port=3000 or output=PATTERN")
         self._client = client
         self._all = every
+        self._acknowledge = acknowledge
         self._logs: list[Log] = []
         self._began = time.monotonic()
         self._starts: dict[str, dict[str, int]] = {}
@@ -313,14 +329,17 @@ class Waiting:
             timed_out=timed_out,
             seconds=time.monotonic() - self._began,
         )
-        for pending in self._pending:
-            self._keep_places(pending)
+        if self._acknowledge:
+            self._keep_all_places()
+        else:
+            waited._keep = self._keep_all_places
         for handle, situation in self._situations.items():
             waited.tail[handle] = self._tail(situation, self._starts[handle])
             if not situation.record.running:
                 waited.ended[handle] = Exit.of(situation.record)
-                await self._client.acknowledge_end(situation.record)
-        if len(waited.ended) < len(self._situations):
+                if self._acknowledge:
+                    await self._client.acknowledge_end(situation.record)
+        if len(waited.ended) < len(self._situations) or not self._acknowledge:
             await self._let_go()
         return waited
 
@@ -331,6 +350,10 @@ class Waiting:
         seen = getattr(pending.condition, "seen", "")
         text = pending.condition.text + (f" ({seen})" if seen else "")
         return text if len(self._situations) == 1 else f"{pending.handle}: {text}"
+
+    def _keep_all_places(self) -> None:
+        for pending in self._pending:
+            self._keep_places(pending)
 
     def _keep_places(self, pending: _Pending) -> None:
         record, client = pending.situation.record, self._client

@@ -9,7 +9,7 @@
     processes/<handle>.head        where the log begins, once its head was freed (and .err.head)
     processes/<handle>.runner      what its runner says, where it has one (and .place, .end)
     active/ and ended/             which records there are, by name: see `core.index`
-    sessions/<session>/            outbox.jsonl, lease.json, cursors/
+    sessions/<session>/            outbox.jsonl, lease.json, cursors/, waits/
     hooks/                         which agents' programs used which sessions: see `holdfast hook`
 
 Directories are 0700 and files 0600 whatever the umask. A home that is a symlink, or somebody

@@ -1,8 +1,8 @@
 """Sessions whose client was lost, and who takes over what they left.
 
 A session in its grace may be adopted by a session that works in the same directory: its processes,
-their logs and cursors, and the events that nobody was told of become the adopter's. A session that
-somebody holds is neither shown nor given away.
+their logs, cursors and waits, and the events that nobody was told of become the adopter's. A
+session that somebody holds is neither shown nor given away.
 
 DESIGN. ``adopted.json`` of the adopter names the session, its processes and the request; with that
 written, it has happened. The moves that follow can each be done twice: whoever starts after a kill
@@ -202,7 +202,8 @@ def _move(worker: Worker, old: str, new: str, handles: list[str]) -> None:
                 raise
     worker.delivery.move(old, new)
     worker.agents.move(old, new)
-    _move_cursors(worker.home, old, new)
+    for kind in ("cursors", "waits"):
+        _move_files(worker.home, old, new, kind)
     shutil.rmtree(worker.home.session(old), ignore_errors=True)
 
 
@@ -220,8 +221,8 @@ def _move_record(worker: Worker, record: Record, new: str) -> None:
         worker.retention.put(record)
 
 
-def _move_cursors(home: Home, old: str, new: str) -> None:
-    source, target = home.session(old) + "/cursors", home.session(new) + "/cursors"
+def _move_files(home: Home, old: str, new: str, kind: str) -> None:
+    source, target = f"{home.session(old)}/{kind}", f"{home.session(new)}/{kind}"
     for directory, _, names in os.walk(source):
         there = target + directory.removeprefix(source)
         for path in (target, there):

@@ -27,6 +27,7 @@ from ..core.machine import boot_id, machine
 from ..core.programs import keeper_program
 from ..core.record import ExitNote, Record, Stop, rfc3339, signal_name
 from ..core.version import __version__
+from ..core.waits import forget_waits
 from ..core.watch import is_live
 from ..linux import cgroup, kernel
 from ..linux.lifetime import ends_with
@@ -565,6 +566,7 @@ class Worker:
         if child is not None:
             self._let_go(child)
         forget_cursors(self.home, session, handle)
+        forget_waits(self.home, session, handle)
         logs = open_long_logs(self.home, handle)
         self.store.delete(handle)
         for fd in logs:

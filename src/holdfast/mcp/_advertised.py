@@ -12,16 +12,22 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+TASKS = "io.modelcontextprotocol/tasks"
 NAME = TITLE = "holdfast"
 VERSION = __version__
 
 
-def capabilities(*, channel: bool) -> dict[str, Any]:
-    """The capabilities of a server; with `channel`, that of pushing events to Claude Code too."""
+def capabilities(*, channel: bool, modern: bool = False) -> dict[str, Any]:
+    """The capabilities of a server; with `channel`, that of pushing events to Claude Code too.
+
+    A `modern` client, which shakes no hands, is offered tasks.
+    """
     offered: dict[str, Any] = {
         "resources": {"subscribe": True, "listChanged": True},
         "tools": {"listChanged": False},
     }
+    if modern:
+        offered["extensions"] = {TASKS: {}}
     if channel:
         offered["experimental"] = {"claude/channel": {}}
     return offered

@@ -163,7 +163,7 @@ class Handshake:
         return {
             "protocolVersion": version if version in self._versions else self._versions[-1],
             "serverInfo": _ABOUT,
-            **self._offer(),
+            **self._offer(modern=False),
         }
 
     def _discovered(self, meta: dict[str, Any]) -> dict[str, Any] | None:
@@ -176,11 +176,12 @@ class Handshake:
             "cacheScope": "private",
             "supportedVersions": list(self._stateless),
             "_meta": {_SERVER: _ABOUT},
-            **self._offer(),
+            **self._offer(modern=True),
         }
 
-    def _offer(self) -> dict[str, Any]:
-        offer: dict[str, Any] = {"capabilities": capabilities(channel=self._settings.channel)}
+    def _offer(self, *, modern: bool) -> dict[str, Any]:
+        offered = capabilities(channel=self._settings.channel, modern=modern)
+        offer: dict[str, Any] = {"capabilities": offered}
         if instructions := self._session.tools.dialect.instructions:
             offer["instructions"] = instructions
         return offer

@@ -21,9 +21,19 @@ _LONG = {
 }
 
 
+# Clients that show their model a task at once and wake it at the end. Others wait for the end of a
+# task inside the call: to them a start in the background must not be one.
+_WOKEN = ("claude-code",)
+
+
+def wakes_its_model(client: str | None) -> bool:
+    """True if a model goes on while a task of its lasts, and is woken when that ends."""
+    return _named(client).startswith(_WOKEN)
+
+
 def patience_of(client: str | None, progress: bool) -> float:
     """The seconds that a call of this client may take."""
-    name = (client or "").lower().replace(" ", "-")
+    name = _named(client)
     if name in _UNNAMED:
         return _UNNAMED[name]
     for table in (_SHORT, _LONG if progress else {}):
@@ -31,3 +41,7 @@ def patience_of(client: str | None, progress: bool) -> float:
             if name.startswith(prefix):
                 return seconds
     return USUAL
+
+
+def _named(client: str | None) -> str:
+    return (client or "").lower().replace(" ", "-")

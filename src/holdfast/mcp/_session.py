@@ -19,7 +19,8 @@ from ..client.link import Greeting
 from ..client.link_asyncio import AsyncioLink
 from ..core.errors import HoldfastError
 from ..core.home import Home
-from ..tools import Toolset, load_dialect
+from ..tools import load_dialect
+from ..tools.detachable import DetachableToolset
 from . import _subagents
 
 TYPE_CHECKING = False
@@ -27,8 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from ..core.types import DialectName, Progress
+    from ..core.types import DialectName
     from ..tools import Result
+    from ..tools.detachable import Call
 
 # Requests that only wait. Everything else is done to its end.
 _WAITS = frozenset({"wait", "agent_watch"})
@@ -72,7 +74,7 @@ class Session:
         self._adoption = adoption
         self._home = Home.locate()
         self._client: Client | None = None
-        self._tools: Toolset | None = None
+        self._tools: DetachableToolset | None = None
         self._used = False
         self.listed: Callable[[], None] | None = None
 
@@ -94,10 +96,10 @@ class Session:
         return self._client
 
     @property
-    def tools(self) -> Toolset:
+    def tools(self) -> DetachableToolset:
         if self._tools is None:
             settings = self._settings
-            self._tools = Toolset(
+            self._tools = DetachableToolset(
                 self.client, settings.dialect, adoption=self._adoption, **settings.confinement
             )
         return self._tools
@@ -108,11 +110,13 @@ class Session:
         found = self.tools.definitions("mcp")
         return _subagents.offered(found) if self.tools.dialect.subagents else found
 
-    async def call(
-        self, name: str, arguments: dict[str, Any], patience: float, progress: Progress | None
-    ) -> Result:
+    async def perform(self, call: Call, name: str, arguments: dict[str, Any]) -> Result:
+        self.use()
+        return await self.tools.perform(call, name, arguments)
+
+    def use(self) -> None:
+        """It is used: there may be something to stop when it ends."""
         self._used = True
-        return await self.tools.call(name, arguments, patience=patience, progress=progress)
 
     async def hold(self) -> None:
         """Hold the session from now on, if there is anything of it: its grace may be running."""

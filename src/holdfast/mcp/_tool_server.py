@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import TYPE_CHECKING, Any
 
 import mcp_types as types
@@ -13,8 +12,10 @@ from mcp.shared.exceptions import MCPError
 from ..core.errors import BadRequest, HoldfastError, NotFound
 from ..core.home import check_session, new_session
 from ..tools import Result
-from . import _advertised, _resources, _subagents
-from ._limits import patience_of
+from ..tools.detachable import Call
+from . import _advertised, _resources, _subagents, _tasks
+from ._answers import COMPLETE, encodable, error_answer, in_words, readable, result_answer
+from ._limits import patience_of, wakes_its_model
 from ._push import Push
 from ._session import Session, Settings
 
@@ -22,15 +23,14 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from mcp.server.context import ServerRequestContext
+    from mcp.server.extension import MethodBinding
     from mcp.server.session import ServerSession
 
     Context = ServerRequestContext["Connections", Any]
     Answer = dict[str, Any]
 
 MODERN = "2026"
-# What 2026-07-28 wants in every result; the package leaves it out for older clients.
-_COMPLETE: Answer = {"resultType": "complete"}
-_UNCACHED: Answer = {**_COMPLETE, "ttlMs": 0, "cacheScope": "private"}
+_UNCACHED: Answer = {**COMPLETE, "ttlMs": 0, "cacheScope": "private"}
 _OLD_NOT_FOUND = -32002
 _SETTLE = 1.0  # seconds for what was said before the end of input
 _TURNS = 5  # of the event loop without anything left to do
@@ -47,6 +47,7 @@ class Connection:
         self.session = Session(settings, session)
         self.push = Push(self.session, settings.channel)
         self._settings = settings
+        self._tasks = {session: _tasks.Tasks(self.session)}  # by the names of their sessions
         self._subagents: dict[str, Session] = {}
 
     def session_of(self, agent: object) -> Session:
@@ -60,8 +61,20 @@ class Connection:
             self._subagents[name] = Session(self._settings, name, adoption=False)
         return self._subagents[name]
 
+    def tasks_of(self, session: Session) -> _tasks.Tasks:
+        if session.name not in self._tasks:
+            self._tasks[session.name] = _tasks.Tasks(session)
+        return self._tasks[session.name]
+
+    def tasks_with(self, id: str) -> _tasks.Tasks:
+        """Those in which this one is; what nobody knows yet is the client's own to take up."""
+        known = (tasks for tasks in self._tasks.values() if id in tasks)
+        return next(known, self._tasks[self.session.name])
+
     async def close(self, orderly: bool) -> None:
         self.push.close()
+        for tasks in self._tasks.values():
+            tasks.close()
         for session in (self.session, *self._subagents.values()):
             await (session.end() if orderly else session.let_go())
 
@@ -165,7 +178,8 @@ class ToolServer(Server[Connections]):
             extensions,
             protocol_version=protocol_version,
         )
-        offered = _advertised.capabilities(channel=self.channel)
+        modern = protocol_version is not None and protocol_version >= MODERN
+        offered = _advertised.capabilities(channel=self.channel, modern=modern)
         ours = types.ServerCapabilities.model_validate(offered)
         return found.model_copy(update={name: getattr(ours, name) for name in offered})
 
@@ -242,6 +256,8 @@ def build(connections: Connections) -> ToolServer:
         ("resources/unsubscribe", types.UnsubscribeRequestParams, unsubscribe),
     ):
         server.add_request_handler(method, kind, _guarded(handler))
+    for binding in _tasks.methods(lambda ctx, id: connections.of(ctx).tasks_with(id)):
+        server.add_request_handler(binding.method, binding.params_type, _guarded(_gated(binding)))
     return server
 
 
@@ -254,67 +270,59 @@ async def _call(
         try:
             session = connection.session_of(arguments.pop(_subagents.ARGUMENT))
         except HoldfastError as error:
-            return _error(str(error), error.code)
+            return error_answer(str(error), error.code)
+    tasks = connection.tasks_of(session)
     token = (ctx.meta or {}).get("progress_token")
 
     async def progress(seconds: float, text: str) -> None:
         await ctx.session.report_progress(seconds, None, text)
 
+    name = _client_name(ctx.session)
     patience = connections.settings.patience
     if patience is None:
-        patience = patience_of(_client_name(ctx.session), token is not None)
-    call = session.call(params.name, arguments, patience, None if token is None else progress)
+        patience = patience_of(name, token is not None)
+    call = Call(
+        patience,
+        None if token is None else progress,
+        detachable=_tasks.declares(ctx),
+        leaves=wakes_its_model(name),
+    )
     # A task of its own, so that `stop` can end the wait and this can still answer.
-    task = asyncio.get_running_loop().create_task(call)
-    connections.calls.add(task)
-    task.add_done_callback(connections.calls.discard)
+    work = asyncio.get_running_loop().create_task(session.perform(call, params.name, arguments))
+    connections.calls.add(work)
+    work.add_done_callback(connections.calls.discard)
     try:
-        result = await task
+        if call.detachable:
+            task = await tasks.instead_of(call, work)
+            if task is not None:
+                connections.calls.discard(work)
+                return task
+        result = await work
     except asyncio.CancelledError:
         mine = asyncio.current_task()
+        tasks.give_up(call, work)
         if not connections.stopping or (mine is not None and mine.cancelling()):
             raise
-        return _error(_STOPPING, "stopping")
+        return error_answer(_STOPPING, "stopping")
     except Exception as error:
-        return _error(_in_words(error), getattr(error, "code", "error"))
-    return _answer(result)
+        tasks.give_up(call, work)
+        return error_answer(in_words(error), getattr(error, "code", "error"))
+    if call.detachable:
+        tasks.told_of(call.ends)
+        await call.told()
+    return result_answer(result)
 
 
-def _error(text: str, code: str) -> Answer:
-    return _answer(Result({"error": text, "code": code}, error=HoldfastError(text)))
+def _gated(binding: MethodBinding) -> Callable[[Context, Any], Awaitable[Any]]:
+    """A method of an extension, for the protocol versions that have it."""
 
+    async def gated(ctx: Context, params: Any) -> Any:
+        versions = binding.protocol_versions
+        if versions is not None and ctx.protocol_version not in versions:
+            raise MCPError(types.METHOD_NOT_FOUND, "Method not found", binding.method)
+        return await binding.handler(ctx, params)
 
-def _answer(result: Result) -> Answer:
-    """A result as clients show it to models: once, and as its dialect writes it.
-
-    Where there is a structure besides the text, Claude Code and Codex show that, and Gemini CLI
-    shows both if it is an error. So there is one only where it says what the text says, and with
-    no error.
-    """
-    answer: Answer = {
-        **_COMPLETE,
-        "content": [{"type": "text", "text": result.text}],
-        "isError": result.is_error,
-    }
-    if not result.is_error and not result.in_words:
-        answer["structuredContent"] = dict(result)
-    return answer
-
-
-def _encodable(data: Answer) -> Answer:
-    """Replace halves of characters, which file names may have and no client could read."""
-    text = json.dumps(data, ensure_ascii=False)
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        found: Answer = json.loads(text.encode("utf-8", "replace"))
-        return found
-    return data
-
-
-def readable(text: str) -> str:
-    """Replace halves of characters."""
-    return text.encode("utf-8", "replace").decode()
+    return gated
 
 
 def _guarded(
@@ -325,22 +333,13 @@ def _guarded(
     async def guarded(ctx: Context, params: Any) -> Any:
         try:
             answer = await handler(ctx, params)
-            return _encodable(answer) if isinstance(answer, dict) else answer
+            return encodable(answer) if isinstance(answer, dict) else answer
         except MCPError:
             raise
         except Exception as error:
-            raise MCPError(types.INTERNAL_ERROR, readable(_in_words(error))) from None
+            raise MCPError(types.INTERNAL_ERROR, readable(in_words(error))) from None
 
     return guarded
-
-
-def _in_words(error: Exception) -> str:
-    if isinstance(error, HoldfastError):
-        return str(error)
-    if isinstance(error, OSError):
-        where = f"{error.filename}: " if error.filename else ""
-        return f"{where}{error.strerror or error}; `holdfast doctor` may know why"
-    return f"unexpected {type(error).__name__}: {error}; please report this"
 
 
 def _client_name(session: ServerSession) -> str | None:

@@ -26,14 +26,13 @@ from ..core.units import parse_patience
 from ._confinement import STARTED, Confinement, confinement
 from ._forged_notices import told_apart
 from ._schema import check
-from ._tool import Call, Reply, Result, published
+from ._tool import CALL, Call, Reply, Result, published
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any, Literal
 
-    from ..client.process import Process
     from ..core.record import Event
     from ..core.types import DialectName, Duration, Progress, Size, Style
     from ._adoption import Adoption
@@ -184,23 +183,29 @@ class Toolset:
         few seconds meanwhile, with the seconds so far and a line of text, and may be asynchronous.
         """
         seconds = None if patience is None else parse_patience(patience, "patience")
-        began = self._called = time.monotonic()
-        await self._acknowledge_shown()
-        if self._adoption is not None:
-            self._adoption.called()
+        return await self._perform(Call(seconds, progress), name, arguments)
+
+    async def _perform(
+        self, call: Call, name: str, arguments: dict[str, Any] | str | None
+    ) -> Result:
+        if not call.detached:  # which nobody makes now, having read the results before
+            self._called = call.began
+            await self._acknowledge_shown()
+            if self._adoption is not None:
+                self._adoption.called()
         given: dict[str, Any] = {}
         notes: list[str] = []
-        started: list[Process] = []
-        within = STARTED.set(started)
+        within, done_as = STARTED.set(call.started), CALL.set(call)
         try:
-            tool = self._named(name)
+            call.tool = tool = self._named(name)
             given = check(tool.renamed(_parsed(arguments, name)), tool.schema, name)
             given = {
                 key: self._handles(value, notes) if key in tool.handles else value
                 for key, value in given.items()
             }
+            call.arguments = given
             await self._lease()
-            answer = await tool.run(Call(seconds, progress), **given)
+            answer = await tool.run(call, **given)
             text = answer.text if isinstance(answer, Reply) else None
             result = Result(answer, text=text)
         except HoldfastError as error:
@@ -209,26 +214,30 @@ class Toolset:
             result = Result(answer, text=text, error=error)
         finally:
             STARTED.reset(within)
-            for process in started:
-                with contextlib.suppress(HoldfastError):
-                    await process.release()
+            CALL.reset(done_as)
+            if not call.detachable:
+                await call.let_go()
         if notes:
             result.add_note("; ".join(notes))
+        if call.leaves and call.detachable and not result.is_error and call.left_running:
+            call.detach()
+        if call.detached:
+            return result  # events come with what is read at once
         with contextlib.suppress(HoldfastError):  # it comes with a later answer then
             if self._adoption is not None:
                 await self._adoption.tell(result)
-            if self._awaited(began, seconds):
+            if self._awaited(call):
                 await self._add_events(result)
         return result
 
-    def _awaited(self, began: float, patience: float | None) -> bool:
+    def _awaited(self, call: Call) -> bool:
         """The caller still waits for this result, as far as one can know: news may go with it.
 
         Some give up on a call without a word, and what came too late would count as read when they
         call again.
         """
-        late = patience is not None and time.monotonic() - began > patience
-        return not late and self._called - began <= _OVERTAKEN
+        late = call.patience is not None and time.monotonic() - call.began > call.patience
+        return not late and self._called - call.began <= _OVERTAKEN
 
     def _named(self, name: str) -> Tool:
         try:

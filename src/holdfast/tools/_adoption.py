@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ..core.errors import BadRequest, HoldfastError
+from contextlib import suppress
+
+from ..core.errors import BadRequest, HoldfastError, NotFound
 from ._tool import Tool
 
 TYPE_CHECKING = False
@@ -72,6 +74,14 @@ class Adoption:
     def _fits(self, left: LeftBehind) -> bool:
         """True if none of its processes may do more than those that are started here."""
         return all(self._confinement.covers(each) for each in left.records if each.running)
+
+    async def take_over(self, handle: str) -> bool:
+        for left in await self._left():
+            if any(record.handle == handle for record in left.records):
+                with suppress(NotFound):  # somebody else was quicker, or its client is back
+                    await self._client.adopt(left.session)
+                    return True
+        return False
 
     async def adopt(self, call: Call, session: str | None = None) -> Answer:
         if session is None:

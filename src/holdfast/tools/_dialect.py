@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from ..core.record import Exit
 from ._confinement import Confinement
+from ._tool import CALL, Reply
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -74,9 +76,27 @@ class Dialect:
         checked = await self.confinement.conditions(conditions, processes)
         return await call.wait_for(self.client, processes, checked, all=all, timeout=timeout)
 
+    async def finished(self, process: Process) -> dict[str, Any]:
+        """The answer about a process that has ended, where the call that started it is gone."""
+        record = process.record
+        output = await self.output(process)
+        text = f"{record.handle} {Exit.of(record).describe()}\n{output}"
+        answer = {
+            "handle": record.handle,
+            "status": record.status,
+            "exit_code": record.exit_code,
+            "output": output,
+        }
+        return Reply(answer, text)
+
     async def saw(self, record: Record) -> None:
         """Whoever was shown the end of a process needs no event for it."""
-        if not record.running:
+        if record.running:
+            return
+        call = CALL.get()
+        if call is not None and call.detachable:
+            call.saw(record, self.client.acknowledge_end)
+        else:
             await self.client.acknowledge_end(record)
 
     async def saw_prompt(self, record: Record) -> None:

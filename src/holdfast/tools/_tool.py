@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import time
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 
 from ..core.errors import HoldfastError, WaitTimeout
 from ..core.quote import json_line
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from ..core.types import Progress
     from ._schema import Schema
 
+# The call that is being done.
+CALL: ContextVar[Call | None] = ContextVar("call", default=None)
 _PROGRESS = 5.0  # seconds between two words to whoever waits
 # Of a caller's patience, so much is left for the answer to get there.
 _MARGIN = 0.5
@@ -99,6 +103,7 @@ class Tool:
     hidden: bool = False  # can be called, but no model is told of it
     also: dict[str, str] = field(default_factory=dict)  # other names of arguments: the one for each
     handles: tuple[str, ...] = ()  # the arguments that name processes, by handle or label
+    resumable: bool = False  # called again with the same arguments it goes on waiting
 
     @property
     def schema(self) -> Schema:
@@ -142,14 +147,60 @@ class Tool:
 
 
 class Call:
-    """One call while it lasts: how long it may block, and who is told how it goes."""
+    """One call while it lasts: how long it may block, and who is told how it goes.
 
-    __slots__ = ("_ends", "_progress", "began")
+    A call that is `detachable` may be answered before it is over (`detach`), and its result read
+    later or never. So it acknowledges no end that it shows: it holds on to them until its caller
+    says that the result was read (`told`), or gives it up (`let_go`).
+    """
 
-    def __init__(self, patience: float | None = None, progress: Progress | None = None) -> None:
+    __slots__ = (
+        "_blocked",
+        "_ends",
+        "_held",
+        "_progress",
+        "_shown",
+        "_then",
+        "_waited",
+        "arguments",
+        "began",
+        "detachable",
+        "detached",
+        "leaves",
+        "limit",
+        "only_ends",
+        "patience",
+        "started",
+        "tool",
+        "waits_for",
+    )
+
+    def __init__(
+        self,
+        patience: float | None = None,
+        progress: Progress | None = None,
+        *,
+        detachable: bool = False,
+        leaves: bool = False,
+    ) -> None:
         self.began = time.monotonic()
+        self.patience = patience
         self._ends = None if patience is None else self.began + max(0.0, patience - _MARGIN)
         self._progress = progress
+        self.detachable = detachable
+        self.leaves = leaves  # a process that runs on is detached, too
+        self.detached = False
+        self.tool: Tool | None = None
+        self.arguments: dict[str, Any] = {}  # checked, and with handles for labels
+        self.started: list[Process] = []
+        self.waits_for: list[Process] = []  # in this moment
+        self.only_ends = False  # and it waits for nothing but their ends
+        self.limit: float | None = None  # of that wait, in seconds, whatever the caller's patience
+        self._blocked = False  # it has waited for something
+        self._held: list[Process] = []  # whose ends are claimed, besides those it started
+        self._shown: list[Process] = []  # whose ends the result shows
+        self._then: dict[str, Callable[[], Awaitable[None]]] = {}
+        self._waited: list[Waited] = []
 
     @property
     def elapsed(self) -> float:
@@ -162,28 +213,107 @@ class Call:
         left = max(0.0, self._ends - time.monotonic())
         return (timeout, False) if timeout is not None and timeout <= left else (left, True)
 
+    def at_most(self, seconds: float) -> None:
+        """Lower the caller's patience, unless nobody waits for the answer."""
+        if not self.detached:
+            until = time.monotonic() + seconds
+            self._ends = until if self._ends is None else min(self._ends, until)
+
     async def say(self, text: str) -> None:
         if self._progress is not None:
             answer = self._progress(self.elapsed, text)
             if hasattr(answer, "__await__"):
                 await answer
 
+    # -- one that goes on without its caller ---------------------------------------------------
+
+    def detach(self) -> None:
+        """Its caller was answered: it lasts as long as it lasts, and tells of no progress."""
+        self.detached = True
+        self._ends = self._progress = None
+
+    @property
+    def left_running(self) -> Process | None:
+        """The one process that it started and did not wait for at all.
+
+        Not one with ports of a container: the result says where those are.
+        """
+        if self._blocked or len(self.started) != 1:
+            return None
+        record = self.started[0].record
+        return self.started[0] if record.running and not record.ports else None
+
+    async def hold(self) -> None:
+        """Claim the ends that the result shows, or is to show, after they were let go of."""
+        for process in (*self.started, *self._held):
+            with suppress(HoldfastError):
+                await process.claim()
+
+    async def let_go(self) -> None:
+        """The result is read by nobody: whoever else is there tells of the ends."""
+        for process in (*self.started, *self._held):
+            with suppress(HoldfastError):
+                await process.release()
+
+    async def told(self) -> None:
+        """The result was read: what it shows counts as told, and the rest is anybody's again."""
+        for waited in self._waited:
+            waited.keep_places()
+        for process in self._shown:
+            with suppress(HoldfastError):  # it may have been removed since
+                await process.wait(0)
+        for acknowledge in self._then.values():
+            with suppress(HoldfastError):
+                await acknowledge()
+        await self.let_go()
+
+    def saw(self, record: Record, acknowledge: Callable[[Record], Awaitable[None]]) -> None:
+        """The result shows the end of this one, too; acknowledge that when it was read."""
+        self._then[record.handle] = partial(acknowledge, record)
+
+    @property
+    def ends(self) -> set[str]:
+        """The handles of those whose ends the result shows."""
+        return {*(process.handle for process in self._shown), *self._then}
+
+    async def _hold(self, processes: Sequence[Process]) -> None:
+        for process in processes:
+            if process not in self._held and process not in self.started:
+                self._held.append(process)
+                with suppress(HoldfastError):
+                    await process.claim()
+
+    # -- waiting -------------------------------------------------------------------------------
+
     async def wait(self, process: Process, timeout: float | None = None) -> Exit | None:
         """Wait for its end; None if it does not come before time or the caller's patience is up."""
         claimed = process.claimed or not process.record.running
-        if not claimed:
+        if self.detachable:
+            await self._hold([process])
+        elif not claimed:
             with suppress(WaitTimeout):  # from a keeper that says nothing
                 await process.claim()  # for all of it, not for each piece
+        self._begin([process], timeout)
         try:
             for step in self._steps(timeout):
                 try:
-                    return await process.wait(step)
+                    ended = await process.wait(step, acknowledge=not self.detachable)
                 except WaitTimeout:
                     await self.say(f"{process.handle} is running")
+                    continue
+                self._shown.append(process)
+                return ended
             return None
         finally:
-            if not claimed:
+            self.waits_for = []
+            if not claimed and not self.detachable:
                 await process.release()
+
+    def _begin(
+        self, processes: Sequence[Process], timeout: float | None, *, only_ends: bool = True
+    ) -> None:
+        self.waits_for, self.limit, self._blocked = list(processes), timeout, True
+        self.only_ends = only_ends
 
     async def wait_for(
         self,
@@ -195,22 +325,47 @@ class Call:
         timeout: float | None = None,
     ) -> Waited:
         """Wait as `Client.wait_for` does, within the caller's patience."""
-        whole, _ = self.left(timeout)
+        began = time.monotonic()
         progress = None if self._progress is None else self._waiting
-        return await client.wait_for(
-            processes, *conditions, all=all, timeout=whole, progress=progress
-        )
+        if self.detachable:
+            await self._hold(processes)
+        ends = [each == "exit" for each in conditions]
+        self._begin(processes, timeout, only_ends=False not in ends)
+        try:
+            while True:
+                passed = time.monotonic() - began
+                rest, cut_short = self.left(None if timeout is None else max(0.0, timeout - passed))
+                waited = await client.wait_for(
+                    processes,
+                    *conditions,
+                    all=all,
+                    timeout=rest,
+                    progress=progress,
+                    acknowledge=not self.detachable,
+                )
+                if not (waited.timed_out and cut_short and self.detached):
+                    break
+        finally:
+            self.waits_for = []
+        if self.detachable:
+            self._waited.append(waited)
+            self._shown += [each for each in processes if each.handle in waited.ended]
+        waited.seconds = time.monotonic() - began
+        return waited
 
     async def _waiting(self, seconds: float, text: str) -> None:
         await self.say(f"waiting for {text}")
 
     def _steps(self, timeout: float | None) -> Iterator[float | None]:
         """The pieces a wait is cut into, so that there is a word about it now and then."""
-        whole, _ = self.left(timeout)
-        until = None if whole is None else time.monotonic() + whole
-        piece = None if self._progress is None else _PROGRESS
+        began = time.monotonic()
         while True:
-            left = None if until is None else max(0.0, until - time.monotonic())
+            passed = time.monotonic() - began
+            left, _ = self.left(None if timeout is None else max(0.0, timeout - passed))
+            piece = None if self._progress is None else _PROGRESS
             yield piece if left is None else left if piece is None else min(piece, left)
-            if until is not None and time.monotonic() >= until:
+            # Asked again, since the caller may have been answered meanwhile.
+            passed = time.monotonic() - began
+            left, _ = self.left(None if timeout is None else max(0.0, timeout - passed))
+            if left == 0.0:
                 return

@@ -165,6 +165,9 @@ class Duragent(Dialect):
         """Tell how it ended; or, where a caller cannot wait that long, that it goes on."""
         if await call.wait(process) is None:
             return {**started(process.record), "note": _STILL_RUNNING}
+        return await self.finished(process)
+
+    async def finished(self, process: Process) -> Answer:
         record = process.record
         return {
             "handle": record.handle,

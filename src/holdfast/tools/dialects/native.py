@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .duragent import Action, Answer
 
 _READER = "tools"
+_WAIT = 60.0
 _GO_ON = re.compile(r"go on with (?:end=\d+|start=)")
 _STRINGS: Schema = {"type": "array", "items": {"type": "string"}}
 
@@ -151,6 +152,7 @@ class Native(Duragent):
                 title="Wait until something holds",
                 reads=True,
                 handles=("handles",),
+                resumable=True,
             ),
             AgentTool(self.client).tool(),
         ]
@@ -338,8 +340,10 @@ class Native(Duragent):
         group: str | None = None,
         conditions: list[str] | None = None,
         all: bool = False,
-        timeout_seconds: float = 60.0,
+        timeout_seconds: float | None = None,
     ) -> Answer:
+        if timeout_seconds is None:
+            call.at_most(_WAIT)
         if handles:
             processes = [await self.find(handle) for handle in handles]
         else:
