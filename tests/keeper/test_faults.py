@@ -310,6 +310,35 @@ def test_an_end_without_a_descriptor_to_look_with_is_found_out_later(
     assert hf.keeper_status()["worker"] == worker
 
 
+def test_the_end_of_what_an_earlier_worker_began_is_found_out_later_too(hf: SyncClient) -> None:
+    """The guard reaps it, and the worker looks for its note: with no descriptor, again and again."""
+    process = hf.spawn("sleep 1000 & exec sleep 1000")  # one has its output open after its end
+    first, pid = hf.keeper_status()["worker"], process.record.pid or 0
+    os.kill(first, signal.SIGKILL)
+    worker = wait_until(lambda: (now := hf.keeper_status()["worker"]) != first and now)
+    guard = hf.keeper_status()["guard"]
+    free = first_free_descriptor(worker)
+    soft, hard = resource.prlimit(worker, resource.RLIMIT_NOFILE)
+
+    def looks() -> None:
+        before = turns(worker)
+        wait_until(lambda: not alive(pid) and turns(worker) > before + 3)
+
+    os.kill(guard, signal.SIGSTOP)  # so that there is no note for a while
+    try:
+        os.kill(pid, signal.SIGKILL)
+        looks()
+        resource.prlimit(worker, resource.RLIMIT_NOFILE, (free, hard))
+        looks()
+    finally:
+        os.kill(guard, signal.SIGCONT)
+    resource.prlimit(worker, resource.RLIMIT_NOFILE, (soft, hard))
+    assert process.wait(60).signal == "SIGKILL"
+    assert hf.keeper_status()["worker"] == worker
+    assert "Traceback" not in Path(hf.home.keeper_log).read_text()
+    process.kill(grace=0)
+
+
 FAILING = """
 import fcntl, os, sys, time
 from holdfast.core.home import Home

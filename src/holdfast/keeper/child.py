@@ -299,11 +299,15 @@ class Child:
     def _look_for_note(self) -> None:
         if self.note is not None:
             return
-        noted = self._store.read_exit(self.record.handle) is not None
-        if noted or not kernel.send_signal(self.held.pidfd, 0):
-            self.settle_foreign()
-        else:
-            self.loop.after(_NOTE_DELAY, self._look_for_note)
+        try:
+            noted = self._store.read_exit(self.record.handle) is not None
+            if noted or not kernel.send_signal(self.held.pidfd, 0):
+                self.settle_foreign()
+                return
+        except OSError as error:  # no descriptor to look with
+            if not is_for_now(error):
+                raise
+        self.loop.after(_NOTE_DELAY, self._look_for_note)
 
     def _settle_own(self) -> None:
         if self._settling:
