@@ -348,3 +348,12 @@ def test_whoever_waits_follows_or_asks_and_dies_each_end_is_told_once(
             assert wrong == {}, "".join(about)
 
     asyncio.run(test())
+
+
+def test_who_is_told_of_an_end_finds_it_in_the_record(hf: SyncClient, home: str) -> None:
+    """The event is written first; a follower is told when both are there."""
+    for number in range(40):
+        process = hf.spawn(f"exit {number}")
+        event = next(iter(hf.events(follow=True)))
+        assert hf.get(process.handle).record.exit_code == event.exit_code == number
+        hf.acknowledge(event)

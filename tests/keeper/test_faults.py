@@ -311,7 +311,7 @@ def test_an_end_without_a_descriptor_to_look_with_is_found_out_later(
 
 
 def test_the_end_of_what_an_earlier_worker_began_is_found_out_later_too(hf: SyncClient) -> None:
-    """The guard reaps it, and the worker looks for its note: with no descriptor, again and again."""
+    """The guard reaps it, and the worker looks for its note; with no descriptor, once more."""
     process = hf.spawn("sleep 1000 & exec sleep 1000")  # one has its output open after its end
     first, pid = hf.keeper_status()["worker"], process.record.pid or 0
     os.kill(first, signal.SIGKILL)
@@ -337,6 +337,44 @@ def test_the_end_of_what_an_earlier_worker_began_is_found_out_later_too(hf: Sync
     assert hf.keeper_status()["worker"] == worker
     assert "Traceback" not in Path(hf.home.keeper_log).read_text()
     process.kill(grace=0)
+
+
+CLAIMS = """
+import fcntl, os, resource, sys
+from holdfast.core.home import Home
+from holdfast.keeper.guard import Guard
+from holdfast.keeper.held_fds import Held
+from holdfast.keeper.presence import bind
+from holdfast.linux.kernel import RLIMIT_MARK, mark_number
+
+def ended(mark):
+    pid = os.fork()
+    if pid == 0:
+        os.setsid()
+        if mark:
+            resource.setrlimit(RLIMIT_MARK, (mark_number(mark), resource.RLIM_INFINITY))
+        os._exit(0)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    return pid
+
+home, handle, other = Home(sys.argv[1]).ensure(), sys.argv[2], sys.argv[3]
+lock = os.open(home.lock, os.O_RDWR | os.O_CREAT, 0o600)
+guard = Guard(home, lock, bind(home), {}, 60.0, 1024, fresh=False)
+guard._worker, guard._launched_clock = 0, 0
+for children in ([None, other], [None, handle, other]):
+    pids = {mark: ended(mark) for mark in children}
+    guard._launching, guard._coming = handle, Held(0, -1)
+    guard._claim(handle)
+    held = guard.table.get(handle)
+    print(held is not None and held.pid == pids[handle])
+"""
+
+
+def test_only_what_was_being_launched_is_taken_for_it(tmp_path: Path) -> None:
+    """A worker that is killed leaves helpers that ended with it, and daemons that nobody reaped."""
+    script = [sys.executable, "-c", CLAIMS, str(tmp_path / "home"), new_handle(), new_handle()]
+    done = subprocess.run(script, capture_output=True, text=True, timeout=60)
+    assert (done.stdout.split(), done.stderr) == (["False", "True"], "")
 
 
 FAILING = """

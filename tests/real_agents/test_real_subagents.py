@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.real_agents.drivers import DRIVERS, driven
-from tests.real_agents.test_agents import HANDLE, UntilTold
+from tests.real_agents.test_real_agents import HANDLE, UntilTold
 from tests.scripted_model import Reply, Request, ScriptedModel, Use
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]

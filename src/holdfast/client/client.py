@@ -25,7 +25,7 @@ from ..core.errors import (
 from ..core.home import Home, check_session, is_handle
 from ..core.outbox import end_event_id, new_claim, read_outbox
 from ..core.programs import keeper_program
-from ..core.record import DEFAULT_SESSION, Event, Record
+from ..core.record import DEFAULT_SESSION, Event, Record, rfc3339
 from ..core.store import Store
 from ..core.units import parse_patience
 from ..linux import kernel
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 
 _POLL = 0.05
 _LOOK = 1.0  # seconds between two looks whether somebody keeps what runs
+_WRITTEN = 1.0  # at most from an event of an end to the record that says so; else a keeper died
 _PATIENCE = 5.0  # for what the keeper is asked only because the disk did not say
 _DELIVERED = 1000
 _LOOKS = 200  # a hundredth of a second apart, for a keeper that holds the lock and does not listen
@@ -452,6 +453,7 @@ class Client:
                 for event in self._pending(acknowledged, there):
                     if event.seq > after and (event.session, event.id) not in shown:
                         shown.add((event.session, event.id))
+                        await self._written(event)
                         yield event
                 if watch is None:
                     return
@@ -463,6 +465,21 @@ class Client:
         finally:
             if watch is not None:
                 watch.close()
+
+    async def _written(self, event: Event) -> None:
+        """Wait until records say what an event says, which comes first: by a moment, mostly."""
+        if event.type not in ("end", "group") or event.at < rfc3339(time.time() - _WRITTEN):
+            return
+        for handle in [member.handle for member in event.members] or [event.handle or ""]:
+            until = time.monotonic() + _WRITTEN
+            while time.monotonic() < until and self._still_runs(handle):
+                await self._link.readable(None, _WRITTEN / 500)
+
+    def _still_runs(self, handle: str) -> bool:
+        try:
+            return self.store.load(handle).running
+        except HoldfastError:
+            return False
 
     def _sessions(self) -> _List[str]:
         return [self.session] if self.session is not None else self.home.session_names()

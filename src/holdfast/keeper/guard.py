@@ -284,9 +284,13 @@ class Guard:
                 self._worker_failed = not killed
 
     def _claim(self, handle: str) -> None:
-        """Find the process that the dead worker was launching, if it got that far."""
+        """Find the process that the dead worker was launching, if it got that far.
+
+        One that has ended has no environment any more, but still the limit that marks it. Other
+        children of the worker have ended too: its helpers with it, and daemons of anybody's.
+        """
         known = {held.pid for held in self.table.values()} | {self._worker}
-        dead = 0
+        number, dead = kernel.mark_number(handle), 0
         for _ in range(_CLAIM_TRIES):
             undecided = False
             for pid in kernel.children():
@@ -299,7 +303,7 @@ class Guard:
                     return
                 if mark is None and found.state != "Z":
                     undecided = True  # in the middle of exec it has no environment at all
-                elif mark is None and found.session == pid:
+                elif mark is None and not dead and kernel.marked_number(pid) == number:
                     dead = pid
             if not undecided:
                 break
