@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import random
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from holdfast import Client, WaitTimeout
@@ -18,6 +19,7 @@ class Crowd:
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(seed)
         self.told: Counter[str] = Counter()
+        self.unsure: set[str] = set()  # told to a reader that was killed before it could say so
 
     async def follow(self, client: Client) -> None:
         async for event in client.events(follow=True):
@@ -74,3 +76,25 @@ class Crowd:
             task.cancel()
             await asyncio.wait([task])
         return process.handle
+
+    async def settle(
+        self, handles: list[str], readers: Sequence[asyncio.Task[Any]], outbox: str
+    ) -> None:
+        """See that each of these ends is told, and once, and send the readers home."""
+        for _ in range(3000):
+            if all(self.told[handle] for handle in handles):
+                break
+            await asyncio.sleep(0.02)
+        await asyncio.sleep(0.5)
+        for reader in readers:
+            assert not reader.done(), reader
+            reader.cancel()
+        await asyncio.wait(readers)
+        wrong = {
+            handle: self.told[handle]
+            for handle in handles
+            if not 1 <= self.told[handle] <= 1 + (handle in self.unsure)
+        }
+        with open(outbox) as lines:
+            about = [line for line in lines if any(handle in line for handle in wrong)]
+        assert wrong == {}, "".join(about)

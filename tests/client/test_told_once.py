@@ -265,22 +265,7 @@ def test_whoever_waits_follows_or_asks_and_dies_each_end_is_told_once(
                     status = await clients[0].keeper_status()
                     os.kill(status[crowd.dice.choice(["worker", "guard"])], signal.SIGKILL)
                 handles += [each for each in await asyncio.gather(*lives) if each]
-            for _ in range(1000):
-                if all(crowd.told[handle] for handle in handles):
-                    break
-                await asyncio.sleep(0.02)
-            await asyncio.sleep(0.2)
-            for reader in readers:
-                assert not reader.done(), reader
-                reader.cancel()
-            await asyncio.wait(readers)
-            wrong = {handle: crowd.told[handle] for handle in handles if crowd.told[handle] != 1}
-            about = [
-                line
-                for line in open(clients[0].home.outbox("crowd"))
-                if any(handle in line for handle in wrong)
-            ]
-            assert wrong == {}, "".join(about)
+            await crowd.settle(handles, readers, clients[0].home.outbox("crowd"))
 
     asyncio.run(test())
 

@@ -29,10 +29,6 @@ ABOUT = re.compile(r"^Handle: (proc-[a-z0-9]+)$", re.MULTILINE)
 
 
 class LargeCrowd(Crowd):
-    def __init__(self, seed: int) -> None:
-        super().__init__(seed)
-        self.unsure: set[str] = set()  # told to a reader that was killed before it could say so
-
     def tell(self, handles: Iterable[str]) -> None:
         self.told.update(handles)
 
@@ -130,20 +126,4 @@ async def test_each_end_is_told_once_whoever_reads(
                 status = await clients[0].keeper_status()
                 os.kill(status[crowd.dice.choice(["worker", "guard"])], signal.SIGKILL)
             handles += [each for each in await asyncio.gather(*lives, *over) if each]
-        for _ in range(3000):
-            if all(crowd.told[handle] for handle in handles):
-                break
-            await asyncio.sleep(0.02)
-        await asyncio.sleep(0.5)
-        for reader in readers:
-            assert not reader.done(), reader
-            reader.cancel()
-        await asyncio.wait(readers)
-        wrong = {
-            handle: crowd.told[handle]
-            for handle in handles
-            if not 1 <= crowd.told[handle] <= 1 + (handle in crowd.unsure)
-        }
-        with open(clients[0].home.outbox(SESSION)) as outbox:
-            about = [line for line in outbox if any(handle in line for handle in wrong)]
-        assert wrong == {}, "".join(about)
+        await crowd.settle(handles, readers, clients[0].home.outbox(SESSION))

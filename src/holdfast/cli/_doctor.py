@@ -60,7 +60,7 @@ def _checks(wanted: list[str]) -> Iterator[Check]:
 
 
 def _parts(home: Home) -> list[tuple[list[str], Callable[[], Iterable[Check]]]]:
-    """What is looked at, in order: the names of the checks, and the look."""
+    """The checks in their order: names that are looked at together, and the look."""
     from ._doctor_agents import hook_check, mcp_check
     from ._doctor_containment import contain_checks
     from ._doctor_docker import docker_checks

@@ -181,7 +181,7 @@ class Agent:
         return entry
 
     def _take_over(self, entry: AgentEntry) -> None:
-        """What a program left that is gone: ours, if it had this conversation."""
+        """Take over what a program left that is gone, if it had this conversation."""
         there = set(self._home.session_names())
         for name in os.listdir(self._home.hooks):
             path = f"{self._home.hooks}/{name}"
@@ -212,7 +212,7 @@ class Agent:
             replace_private(self.path, entry.to_json().encode())
 
     def no_doubt(self) -> None:
-        """What was in doubt has been looked into."""
+        """Forget what was in doubt: it has been looked into."""
         with self._alone():
             entry = self.load()
             entry.doubt = {}

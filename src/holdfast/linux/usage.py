@@ -125,7 +125,7 @@ class UsageHistory:
         return f"<holdfast.UsageHistory of {len(self)} looks{last}>"
 
     def begin(self, record: Record) -> Usage:
-        """What a look some time from now needs to say how much of a processor it had since."""
+        """Begin an interval: a look at its end says how much of a processor it had in it."""
         return _begin(record, self._last, Snapshot())
 
     def look(

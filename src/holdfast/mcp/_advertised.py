@@ -47,7 +47,7 @@ def stateless_versions() -> tuple[str, ...]:
 
 
 def _versions(name: str) -> tuple[str, ...]:
-    """What the one module of the package that has versions says; importing it imports them all."""
+    """Read them from the one module of the package that has them; to import it imports all."""
     from importlib.util import find_spec, module_from_spec, spec_from_file_location
 
     package = find_spec("mcp_types")

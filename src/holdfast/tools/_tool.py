@@ -228,7 +228,7 @@ class Call:
     # -- one that goes on without its caller ---------------------------------------------------
 
     def detach(self) -> None:
-        """Its caller was answered: it lasts as long as it lasts, and tells of no progress."""
+        """Go on without the caller, who was answered: as long as it lasts, and in silence."""
         self.detached = True
         self._ends = self._progress = None
 
